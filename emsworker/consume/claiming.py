@@ -32,7 +32,7 @@ _LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ReadGroup:
     """A group that a consumer reads, and the seconds that a message of it may be in hand."""
 
     topic: Topic
@@ -62,7 +62,7 @@ class Claiming:
         self.mutex = forks.Lock()  # around every use of the connection
         self._session, self._channel = session, channel
         self._batch_bytes, self._decoder = source.settings.batch_bytes, source.decoder
-        self.places: dict[int, Place] = {}  # by group id
+        self.places: dict[int, ReadGroup] = {}  # by group id
         self.prefetch = prefetch
         self._lease, self._poller = lease, poller
         self._limiter = Limiter(session, Refunds())
@@ -116,7 +116,7 @@ class Claiming:
             self._poller.wait_for_hint(min(wait_s, _SLICE_S))
         return False
 
-    def take_now(self, place: Place, in_hand: InHand) -> Message | None:
+    def take_now(self, place: ReadGroup, in_hand: InHand) -> Message | None:
         """Take one message of a group, also of one that the poller does not watch; ``None`` if there is none.
 
         Raises:

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.batch_sizer import BatchSizer
-from emsworker.consume.claiming import Claiming, Place
+from emsworker.consume.claiming import Claiming, ReadGroup
 from emsworker.consume.executor import describe, outcome_of
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
@@ -189,9 +189,9 @@ class PullConsumer:
             self._listener.listen_to(topic.id)
         self._poller.watch(group.id, topic, in_order=group.order is not Order.NONE)
 
-    def _place(self, topic: Topic, group: Group) -> Place:
+    def _place(self, topic: Topic, group: Group) -> ReadGroup:
         self._ladders[group.id] = Ladder.parse(group.ladder, group.max_attempts, self._source.settings.jitter)
-        return Place(topic, group, self._timeout_s or group.timeout_s)
+        return ReadGroup(topic, group, self._timeout_s or group.timeout_s)
 
     def remove(self, topic: str, group: str) -> None:
         """Read a group no longer; what was delivered of it can still be settled."""
@@ -308,7 +308,7 @@ class PullConsumer:
         self._check_usable()
         return self._fetch(n, n, wait, forks.Event())
 
-    def get(self, place: Place) -> Message | None:
+    def get(self, place: ReadGroup) -> Message | None:
         """Take one message of a group at once, whether it is read or not; ``None`` if there is none.
 
         Raises:

@@ -21,7 +21,7 @@ class ExchangeKind(StrEnum):
 
 
 class TargetKind(StrEnum):
-    """What a binding leads to."""
+    """The kind of a binding's target."""
 
     QUEUE = "queue"
     EXCHANGE = "exchange"

@@ -6,7 +6,7 @@ import pytest
 from emsworker.core.errors import ConfigError
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery import registration
-from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.url import StreamUrl
 
 
@@ -21,7 +21,7 @@ def test_a_url_with_a_prefix_keeps_servers_tls_and_options() -> None:
     assert database.servers == (("db1", 3307), ("db2", 3306))
     assert (database.user, database.password, database.database) == ("me", "p@ss", "shop")
     assert database.options == {"ssl_ca": "/ca.pem"}
-    options = Options.load(url.options, {"lease_s": 5, "delivery_limit": 3, "visibility_timeout": 60})
+    options = StreamOptions.load(url.options, {"lease_s": 5, "delivery_limit": 3, "visibility_timeout": 60})
     assert (options.lease_s, options.redis_url, options.delivery_limit) == (30, "redis://:s@r:6379/0", 3)
     assert "p@ss" not in url.shown() and "p%40ss" not in url.shown()
 
@@ -59,7 +59,7 @@ def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
 
 def test_all_wrong_options_are_named() -> None:
     with pytest.raises(ConfigError) as refused:
-        Options.load({"lease": "5", "delivery_limit": "many"}, {"beats": True})
+        StreamOptions.load({"lease": "5", "delivery_limit": "many"}, {"beats": True})
     assert [one.name for one in refused.value.problems] == ["beats", "lease", "delivery_limit"]
     with pytest.raises(ConfigError, match="lease_s"):
-        Options(lease_s=0.1)
+        StreamOptions(lease_s=0.1)

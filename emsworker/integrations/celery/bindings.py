@@ -15,7 +15,7 @@ from emsworker.core.priority import levels_of
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.names import GROUP, bus_topic, queue_topic
-from emsworker.integrations.celery.options import TIMEOUT_S, Options
+from emsworker.integrations.celery.options import TIMEOUT_S, StreamOptions
 from emsworker.store import routing, topics
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
@@ -56,7 +56,7 @@ class _Memory(Generic[T]):
 
 
 @dataclass
-class Route:
+class Destinations:
     """Where a message goes: queues, and exchanges whose broadcast topic gets a copy."""
 
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Bindings:
     A change made by another process is seen within a second, and at once where a message would go nowhere.
     """
 
-    def __init__(self, broker: MysqlBroker, options: Options) -> None:
+    def __init__(self, broker: MysqlBroker, options: StreamOptions) -> None:
         self._broker, self._options = broker, options
         self._exchanges = _Memory[Exchange | None](lambda name: self._call(lambda s: routing.get_exchange(s, name)))
         self._queues = _Memory[Queue | None](lambda name: self._call(lambda s: routing.get_queue(s, name)))
@@ -224,7 +224,7 @@ class Bindings:
         for memory in (self._exchanges, self._queues, self._bindings, self._topics):
             memory.clear()
 
-    def route(self, exchange: str, routing_key: str) -> Route:
+    def route(self, exchange: str, routing_key: str) -> Destinations:
         """Return where a message goes."""
         route = self._route(exchange, routing_key)
         if not route:
@@ -232,10 +232,10 @@ class Bindings:
             route = self._route(exchange, routing_key)
         return route
 
-    def _route(self, exchange: str, routing_key: str) -> Route:
+    def _route(self, exchange: str, routing_key: str) -> Destinations:
         if not exchange:
             return self._route_by_name(routing_key)
-        route, todo, seen = Route(), [exchange], {exchange}
+        route, todo, seen = Destinations(), [exchange], {exchange}
         while todo:
             found = self._exchanges.get(todo.pop())
             if found is None:
@@ -252,13 +252,15 @@ class Bindings:
                     route.queues[queue.name] = queue
         return route
 
-    def _route_by_name(self, name: str) -> Route:
-        """Route by the default exchange: to the queue of that name, which may live in some process."""
+    def _route_by_name(self, name: str) -> Destinations:
+        """Destinations by the default exchange: to the queue of that name, which may live in some process."""
         queue = self._queues.get(name)
         if queue is not None:
-            return Route({name: queue})
+            return Destinations({name: queue})
         default = self._exchanges.get("")
-        return Route(buses={"": default.bus}) if default is not None and default.bus is not None else Route()
+        return (
+            Destinations(buses={"": default.bus}) if default is not None and default.bus is not None else Destinations()
+        )
 
 
 def matches(kind: ExchangeKind, pattern: str, routing_key: str) -> bool:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from amqp.exceptions import ChannelError, NotFound, PreconditionFailed, RecoverableConnectionError
 from amqp.protocol import queue_declare_ok_t
 from kombu.transport.base import Message as Delivered
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 
-from emsworker.consume.claiming import Place
+from emsworker.consume.claiming import ReadGroup
 from emsworker.consume.pull import PullConsumer
 from emsworker.core.errors import EmsError, TopicDeleted
 from emsworker.core.model import Message as StreamMessage
@@ -25,20 +25,34 @@ from emsworker.core.process import forks
 from emsworker.integrations.celery.error_in_hand import error_in_hand
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
-from emsworker.integrations.celery.inbox import Delivery
+from emsworker.integrations.celery.inbox import Delivery, Inbox
 from emsworker.integrations.celery.messages import Envelope, Published, Stored
 from emsworker.integrations.celery.names import GROUP
+from emsworker.integrations.celery.streams import Stream
 from emsworker.store import topics
 from emsworker.store.groups import backlog
 from emsworker.store.routing import Binding, ExchangeKind, Queue, TargetKind
-
-if TYPE_CHECKING:
-    from emsworker.integrations.celery.transport import Link
 
 log = logging.getLogger(__name__)
 
 _UNLIMITED = 100_000
 _DELETIONS = 5
+
+
+class EstablishedConnection(Protocol):
+    """The connection of a channel."""
+
+    client: Any
+    stream: Stream
+    inbox: Inbox
+
+    def next_channel_id(self) -> int:
+        """Return the number of a new channel."""
+        ...
+
+    def forget(self, channel: Any) -> None:
+        """Drop a channel that was closed."""
+        ...
 
 
 @dataclass
@@ -59,7 +73,7 @@ class _Unacked:
     envelope: Envelope
 
 
-class Channel(StdChannel):
+class QueueChannel(StdChannel):
     """A channel.
 
     Args:
@@ -68,8 +82,8 @@ class Channel(StdChannel):
 
     Message = Delivered
 
-    def __init__(self, connection: Link) -> None:
-        self.connection: Link | None = connection
+    def __init__(self, connection: EstablishedConnection) -> None:
+        self.connection: EstablishedConnection | None = connection
         self.closed = False
         self.no_ack_consumers: Any = set()
         self.events: dict[str, set[Any]] = defaultdict(set)
@@ -182,11 +196,11 @@ class Channel(StdChannel):
         place = self._place(queue)
         return self._stream.broker.database.call(lambda session: backlog.count(session, place.group))
 
-    def _place(self, queue: Queue) -> Place:
-        def read(session: Any) -> Place | None:
+    def _place(self, queue: Queue) -> ReadGroup:
+        def read(session: Any) -> ReadGroup | None:
             topic = topics.get_topic(session, queue.topic)
             group = topic and topics.get_group(session, topic, GROUP)
-            return Place(topic, group, group.timeout_s) if topic and group else None
+            return ReadGroup(topic, group, group.timeout_s) if topic and group else None
 
         found = self._stream.broker.database.call(read)
         if found is None:

@@ -108,7 +108,7 @@ class LocalQueues:
         self._broker = broker
         self._lock = forks.Lock()
         self._queues: dict[str, LocalQueue] = {}
-        self._reader: _Reader | None = None
+        self._reader: _BusReader | None = None
 
     def declare(self, name: str, expires_s: float | None, most: int | None, rank: Callable[[int], int]) -> LocalQueue:
         """Create a queue, or return the existing one."""
@@ -127,7 +127,7 @@ class LocalQueues:
             if any(way.topic_id == topic.id and way.pattern == pattern for way in queue.ways):
                 return
             if self._reader is None or not self._reader.is_alive():
-                self._reader = _Reader(self._broker, self._snapshot, self._sweep)
+                self._reader = _BusReader(self._broker, self._snapshot, self._sweep)
                 self._reader.start()
                 self._broker.wakes.append(self._reader.wake)
             reader = self._reader
@@ -164,7 +164,7 @@ class LocalQueues:
             reader.join(_LAST_S)
 
 
-class _Reader(Runnable):
+class _BusReader(Runnable):
     """The thread that reads the broadcast topics of this process's queues."""
 
     def __init__(self, broker: MysqlBroker, queues: Callable[[], list[LocalQueue]], sweep: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What side threads hand to the thread of a kombu connection, and how they wake it."""
+"""Deliveries that side threads hand to the thread of a kombu connection, and the pipe that wakes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
+"""StreamOptions of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from emsworker.core.options import (
     whole,
 )
 
-# Options that kombu and Celery read themselves, for every transport.
+# StreamOptions that kombu and Celery read themselves, for every transport.
 _FOREIGN = frozenset(
     {
         "max_retries",
@@ -54,8 +54,8 @@ TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of Celery on a stream.
+class StreamOptions:
+    """StreamOptions of Celery on a stream.
 
     Raises:
         ConfigError: one or more are wrong; all of them are listed.
@@ -84,7 +84,7 @@ class Options:
         refuse(problems_in(self))
 
     @classmethod
-    def load(cls, in_url: Mapping[str, str], given: Mapping[str, Any]) -> Options:
+    def load(cls, in_url: Mapping[str, str], given: Mapping[str, Any]) -> StreamOptions:
         """Load options: those of a URL override those of ``broker_transport_options``.
 
         Raises:

@@ -11,7 +11,7 @@ from emsworker.core.process import forks
 from emsworker.integrations.celery.background import Background
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Stored
-from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.transaction import callers_connection
 
 _EARLY_S = 1.0  # a task leaves the outbox this long before its ETA, which its worker then keeps exactly
@@ -19,10 +19,10 @@ _EARLY_S = 1.0  # a task leaves the outbox this long before its ETA, which its w
 Places = list[tuple[Topic, NewMessage]]
 
 
-class Sender:
+class QueueSender:
     """Sends messages to exchanges; thread-safe."""
 
-    def __init__(self, broker: MysqlBroker, bindings: Bindings, options: Options) -> None:
+    def __init__(self, broker: MysqlBroker, bindings: Bindings, options: StreamOptions) -> None:
         self._broker, self._bindings, self._options = broker, bindings, options
         self._lock = forks.Lock()
         self._background: Background | None = None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from emsworker.core.errors import EmsError
 from emsworker.core.process import forks
-from emsworker.integrations.celery.options import Options
+from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
@@ -61,7 +61,7 @@ class Storage:
         self._brokers: dict[str, bool] = {}
         self.writer = Writer(self.call, self.stored)
         self.poller = ResultPoller(self.find)
-        redis_url = Options.load(parsed.options, {}).redis_url
+        redis_url = StreamOptions.load(parsed.options, {}).redis_url
         self._wake_ups = WakeUps(redis_url, lambda: self.call(stream_id), self.poller.arrived) if redis_url else None
 
     def call(self, work: Callable[[Session], T]) -> T:

@@ -16,8 +16,8 @@ from emsworker.core.model import TopicKind
 from emsworker.core.process import forks
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.fanout import LocalQueues
-from emsworker.integrations.celery.options import Options
-from emsworker.integrations.celery.sender import Sender
+from emsworker.integrations.celery.options import StreamOptions
+from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import current_version, migrate
@@ -38,12 +38,12 @@ class Stream:
         sender: publishes.
     """
 
-    def __init__(self, url: StreamUrl, options: Options) -> None:
+    def __init__(self, url: StreamUrl, options: StreamOptions) -> None:
         self.url, self.options = url, options
         self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER)
         self.bindings = Bindings(self.broker, options)
         self.local = LocalQueues(self.broker)
-        self.sender = Sender(self.broker, self.bindings, options)
+        self.sender = QueueSender(self.broker, self.bindings, options)
         self._lock = forks.Lock()
         self._probe: Session | None = None
         self._beat: Beat | None = None
@@ -97,7 +97,7 @@ class Stream:
 
 
 _lock = forks.Lock()
-_streams: dict[tuple[int, str, Options], Stream] = {}
+_streams: dict[tuple[int, str, StreamOptions], Stream] = {}
 
 
 def open_stream(url: StreamUrl, given: Mapping[str, Any]) -> Stream:
@@ -109,7 +109,7 @@ def open_stream(url: StreamUrl, given: Mapping[str, Any]) -> Stream:
     Raises:
         ConfigError: an option is wrong.
     """
-    options = Options.load(url.options, given)
+    options = StreamOptions.load(url.options, given)
     key = (os.getpid(), url.database, options)
     with _lock:
         if key not in _streams:

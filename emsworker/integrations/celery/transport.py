@@ -15,7 +15,7 @@ from kombu.transport import base
 from emsworker import __version__
 from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
-from emsworker.integrations.celery.channel import Channel as StreamChannel
+from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
@@ -44,7 +44,7 @@ class Link:
         self.stream.enter()
         self.inbox = Inbox()
         self.connected = True
-        self.channels: list[StreamChannel] = []
+        self.channels: list[QueueChannel] = []
         self._pid = os.getpid()
         self._channel_ids = count(1)
 
@@ -52,13 +52,13 @@ class Link:
         """Return the number of a new channel."""
         return next(self._channel_ids)
 
-    def channel(self) -> StreamChannel:
+    def channel(self) -> QueueChannel:
         """Open a channel."""
-        channel = StreamChannel(self)
+        channel = QueueChannel(self)
         self.channels.append(channel)
         return channel
 
-    def forget(self, channel: StreamChannel) -> None:
+    def forget(self, channel: QueueChannel) -> None:
         """Drop a channel that was closed."""
         if channel in self.channels:
             self.channels.remove(channel)
@@ -93,7 +93,7 @@ class Link:
         else:
             self._close_all(channels)
 
-    def _close_all(self, channels: list[StreamChannel]) -> None:
+    def _close_all(self, channels: list[QueueChannel]) -> None:
         for channel in channels:
             channel.close()
         self.inbox.close()
@@ -103,7 +103,7 @@ class Link:
 class Transport(base.Transport):
     """The transport ``ems``."""
 
-    Channel = StreamChannel
+    Channel = QueueChannel
 
     driver_type = "ems"
     driver_name = "emsworker"
@@ -166,11 +166,11 @@ class Transport(base.Transport):
         """Return whether a connection can be used."""
         return connection.connected
 
-    def create_channel(self, connection: Link) -> StreamChannel:
+    def create_channel(self, connection: Link) -> QueueChannel:
         """Open a channel."""
         return connection.channel()
 
-    def close_channel(self, channel: StreamChannel) -> None:
+    def close_channel(self, channel: QueueChannel) -> None:
         """Close a channel."""
         channel.close()
 

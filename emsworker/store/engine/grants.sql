@@ -132,6 +132,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_exchange TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_queue TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_binding TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_schedule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_hold TO {user};
 
 -- name: sink
 -- Writes from Spark: stages rows, and moves committed ones into the stream. It reads no message's body.
