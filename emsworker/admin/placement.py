@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.stream import Admin
 from emsworker.app import Ems
-from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownTopic
+from emsworker.core.errors import ConfigError, EmsError, MoveUnfinished, Problem, UnknownTopic
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
@@ -25,10 +25,6 @@ from emsworker.store.groups import limits
 from emsworker.store.topics import change_group, create_group, create_topic, get_topic, keep_at, list_groups
 
 _LOOK_S = 0.2
-
-
-class MoveUnfinished(EmsError):
-    """The groups of the old server have not finished in time; new messages of theirs wait on the new server."""
 
 
 @dataclass(frozen=True)
