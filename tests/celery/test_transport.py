@@ -14,6 +14,7 @@ import pytest
 from amqp.exceptions import NotFound, PreconditionFailed
 
 from emsworker.core.errors import MessageTooLarge
+from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.names import bus_topic, queue_topic
@@ -238,6 +239,27 @@ def test_a_reply_queue_has_no_rows_and_gets_what_is_sent_after_its_binding(
         rows("SELECT t.name, COUNT(*) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id GROUP BY t.id")
     )
     assert counts == {bus_topic("bus"): 1, bus_topic(""): 1}, "one row each, however many read it"
+
+
+def test_heartbeats_do_not_make_a_reader_look_more_often(program: Callable[..., Program]) -> None:
+    server, client = program(), program()
+    events = kombu.Exchange("events", "topic")
+    inbox = kombu.Queue("inbox", events, routing_key="#", durable=False, auto_delete=True, expires=10)
+    client.consume(inbox, no_ack=True)
+    reader = client.channel._stream.local._reader
+    server.send("hello", exchange=events, routing_key="task.sent", declare=[events])
+    client.until(1)
+
+    def looks_a_second() -> float:
+        before, began = reader.looks, ticks()
+        until(lambda: ticks() > began + 1, 5, "a second is over")
+        return (reader.looks - before) / (ticks() - began)
+
+    until(lambda: looks_a_second() <= 6, 30, "it looks seldom, as nothing has come for two seconds")
+    for number in range(2, 5):
+        server.send("beat", exchange=events, routing_key="worker.heartbeat")
+        client.until(number)
+    assert looks_a_second() <= 6, "heartbeats have changed its pace"
 
 
 def test_queues_that_nobody_uses_expire(

@@ -35,6 +35,7 @@ _AWAY_S = 0.5
 _BATCH, _BATCH_BYTES = 500, 4 << 20
 _SWEEP_S, _LAST_S = 5.0, 5.0
 _MOST_OF_TAGS = 3000  # characters that the server compares
+_HEARTBEAT = "worker.heartbeat"  # of each worker, every two seconds; nobody waits for the next one
 
 
 @dataclass
@@ -125,6 +126,8 @@ class LocalQueues:
         """Read what is sent to a broadcast topic from now on."""
         with self._lock:
             if any(way.topic_id == topic.id and way.pattern == pattern for way in queue.ways):
+                if self._reader is not None:
+                    self._reader.hurry()
                 return
             if self._reader is None or not self._reader.is_alive():
                 self._reader = _BusReader(self._broker, self._snapshot, self._sweep)
@@ -194,6 +197,12 @@ class _BusReader(Runnable):
             queue.ways.append(_Way(topic.id, kind, pattern, first))
             self._topics[topic.id] = topic
             self._next.setdefault(topic.id, first)
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Look often for a while: whoever declares a queue, also again, expects something."""
+        self._interval.note()
+        self._woken.set()
 
     def wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once, if something was sent to one of the topics."""
@@ -209,7 +218,7 @@ class _BusReader(Runnable):
         self.polls += 1
         try:
             while self._look() and not self.stopping.is_set():
-                self._interval.note()
+                pass
             self._trouble.over("can read broadcasts")
         except (ConnectionLost, Conflict) as error:
             self._trouble.note("cannot read exchanges", error)
@@ -264,6 +273,8 @@ class _BusReader(Runnable):
                 for way in list(queue.ways)
             ):
                 queue.put(envelope, envelope.expires_s)
+                if envelope.routing_key != _HEARTBEAT:
+                    self._interval.note()
 
     def stop(self) -> None:
         """Ask the thread to end."""
