@@ -21,6 +21,7 @@ from bench.stage import NotRight
 
 _ROOT = Path(__file__).parents[2]
 _START_S, _STALL_S, _STOP_S, _SEND_S = 60.0, 60.0, 60.0, 900.0
+_QUIET_S = 10.0  # after which no poller looks less often than before
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ class Run:
         self.figures |= {f"{name} p50 ms": percentile(took, 0.5), f"{name} p95 ms": percentile(took, 0.95)}
 
     def idle(self) -> None:
-        """Note what the server does for a worker that has nothing to do."""
+        """Note what the server does for a worker that has had nothing to do for a while."""
+        time.sleep(_QUIET_S)
         before = self.place.cpu_s(), statements(self.place.database) if self.place.database else 0
         began = time.monotonic()
         time.sleep(self.size.idle_s)

@@ -255,15 +255,15 @@ def chord_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
         "from celery import chord\n"
         "for number in range(20): chord([square.s(part) for part in range(10)])(total.s(number))"
     )
-    chords = set(range(20))
-    with _every(2.0, partial(_replace_one, project, workers)):
-        until(lambda: len(project.count("body")) > 5 or time.monotonic() > began + 20, 60, "some have ended")
+    chords, hit = set(range(20)), 20 - len(project.count("body"))
+    with _every(2.0, partial(_replace_one, project, workers)) as killed:
+        until(lambda: len(killed) >= 3, 60, "workers were killed")
     with suppress(AssertionError):  # that is what the outcome tells
         until(lambda: chords <= set(project.count("body")), patience_s, "all bodies", poll_s=0.1)
     bodies = project.count("body")
     assert all(words[2] == "285" for words in project.lines() if words[0] == "body")
     again = sum(1 for count in bodies.values() if count > 1)
-    return Outcome(20, 20, len(chords - set(bodies)), again, time.monotonic() - began)
+    return Outcome(20, hit, len(chords - set(bodies)), again, time.monotonic() - began)
 
 
 Scenario = Callable[[Project, Faults, float], Outcome]

@@ -10,13 +10,17 @@ from tests.support.commands import Ems
 from tests.support.waiting import until
 
 PATIENCE_S = 60.0
-pytestmark = pytest.mark.slow
 PREFETCH = 8  # two processes, multiplier 4
 # How many tasks may end twice where one fault comes once: what one worker had in hand.
 AGAIN = {"killed_worker": PREFETCH, "long_task": 0, "killed_server": PREFETCH, "stopped_worker": PREFETCH}
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+BOUNDED = ("killed_worker",)  # what CI runs of them
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in BOUNDED else pytest.mark.slow) for name in SCENARIOS]
+)
 def test_nothing_is_lost(start: Callable[..., Project], faults: DatabaseFaults, name: str) -> None:
     outcome = SCENARIOS[name](start(lease_s=LEASE_S), faults, PATIENCE_S)
     assert outcome.hit > 0, outcome
@@ -25,6 +29,7 @@ def test_nothing_is_lost(start: Callable[..., Project], faults: DatabaseFaults, 
         assert outcome.again <= AGAIN[name], outcome
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[..., Project]) -> None:
     project = start(lease_s=LEASE_S, delivery_limit=3)
     project.worker("-c", "1").wait_ready()

@@ -50,7 +50,7 @@ def die(self: object, number: int) -> None:
 @app.task
 def square(number: int) -> int:
     """A part of a chord."""
-    time.sleep(0.02)
+    time.sleep(0.2)
     return number * number
 
 
