@@ -18,7 +18,7 @@ def test_the_snippets_of_the_pages_run_and_print_what_they_say(stream: Stream, t
     assert len(found) >= 4
     expected = {}
     for page, parts in found.items():
-        assert {block.language for block in parts} <= {"python", "text", "console", "ini"}, page
+        assert {block.language for block in parts} <= {"python", "text", "console", "ini", "yaml"}, page
         texts = [block.text for block in parts if (block.language, block.title) == ("text", "prints")]
         expected[page] = "".join(texts)
     plain = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}

@@ -93,7 +93,8 @@ def test_wrong_settings_of_java_and_wrong_masters_end_with_2(stream: Stream) -> 
 
 def test_without_java_it_is_one_line(stream: Stream, tmp_path: Path) -> None:
     stream.group(stream.topic("orders"), "sellers")
-    done = ems("topics", url=stream.url, timeout_s=240, **spark_environment() | {"JAVA_HOME": str(tmp_path)})
+    environ = spark_environment() | {"JAVA_HOME": str(tmp_path)}
+    done = ems("topics", "--spark", url=stream.url, timeout_s=240, **environ)
     assert done.code == 1
     assert done.errors == ["Error: Spark does not start: Java 17 or later must be on the PATH, or named by JAVA_HOME"]
 
