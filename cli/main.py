@@ -41,7 +41,7 @@ _COMMANDS = {
     "web": ("web", "Run the dashboard, a web site."),
     "audit": ("web", "List what people have changed by the dashboard, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
-    "pipeline": ("pipeline", "Run a job of the data pipeline on Spark: reports, archive, restore and others."),
+    "pipeline": ("pipeline", "Run a job of the data pipeline: reports, archive, restore and others."),
     "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),
     "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import ExtraMissing
 from emsworker.core.extras import hint_if_missing
 from emsworker.spark.jobs import JOBS, load
@@ -209,7 +210,9 @@ def _uses_spark(job: Job[Any], config: Options, wanted: bool | None) -> bool:
     if rows <= LARGE:
         return False
     if spark_missing:
-        config.progress(f"reading {rows:,} rows without Spark; pip install 'emsworker[spark]' uses all processors")
+        config.progress(
+            f"reading {counted(rows, 'row')} without Spark; pip install 'emsworker[spark]' uses all processors"
+        )
     return not spark_missing
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import InvalidPriority as InvalidPriority
     from emsworker.core.errors import LeaseLost as LeaseLost
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
+    from emsworker.core.errors import MoveUnfinished as MoveUnfinished
     from emsworker.core.errors import NotInHand as NotInHand
     from emsworker.core.errors import PredicateError as PredicateError
     from emsworker.core.errors import Problem as Problem
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import TlsError as TlsError
     from emsworker.core.errors import TopicDeleted as TopicDeleted
     from emsworker.core.errors import TopicInUse as TopicInUse
+    from emsworker.core.errors import TopicMoved as TopicMoved
     from emsworker.core.errors import TopicRuleError as TopicRuleError
     from emsworker.core.errors import TransactionEnded as TransactionEnded
     from emsworker.core.errors import TransactionRolledBack as TransactionRolledBack
@@ -107,6 +109,8 @@ _HOME = {
     "EncodeError": "emsworker.core.errors",
     "ExtraMissing": "emsworker.core.errors",
     "TopicDeleted": "emsworker.core.errors",
+    "TopicMoved": "emsworker.core.errors",
+    "MoveUnfinished": "emsworker.core.errors",
     "TopicInUse": "emsworker.core.errors",
     "ConnectionLostInHandler": "emsworker.core.errors",
     "FenceLost": "emsworker.core.errors",

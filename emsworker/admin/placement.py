@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.stream import Admin
 from emsworker.app import Ems
-from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownTopic
+from emsworker.core.errors import ConfigError, MoveUnfinished, Problem, UnknownTopic
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
@@ -25,10 +25,6 @@ from emsworker.store.groups import limits
 from emsworker.store.topics import change_group, create_group, create_topic, get_topic, keep_at, list_groups
 
 _LOOK_S = 0.2
-
-
-class MoveUnfinished(EmsError):
-    """The groups of the old server have not finished in time; new messages of theirs wait on the new server."""
 
 
 @dataclass(frozen=True)
@@ -168,17 +164,3 @@ class TopicMove:
         names = {one.name for _, one in admin.groups(self._topic)}
         if not group.paused and group.name in names:
             admin.change_group(self._topic, group.name, paused=False)
-
-
-def places(app: Ems) -> list[dict[str, object]]:
-    """Return each server with the number of topics that it keeps, and why it cannot be asked, if so."""
-    found: list[dict[str, object]] = []
-    for name, stream in app.servers.items():
-        try:
-            topics = Admin(stream.database).topics()
-        except EmsError as error:
-            found.append({"server": name, "topics": None, "pointers": None, "state": str(error)})
-            continue
-        kept = sum(topic.server is None for topic in topics)
-        found.append({"server": name, "topics": kept, "pointers": len(topics) - kept, "state": "reachable"})
-    return found

@@ -106,7 +106,7 @@ class Forwarder(Runnable):
             if self._leads:
                 self._source.database.call(lambda s: clients.resign(s, self._service, self._holder), 1.0)
         except EmsError:
-            log.info("could not resign; the lease runs out by itself")
+            log.info("could not give up forwarding; the lease runs out by itself")
         for broker in self._servers.servers.values():
             if "database" in vars(broker):
                 broker.database.thread_session().close()

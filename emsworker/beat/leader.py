@@ -16,7 +16,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,6 +217,14 @@ class Beat(Runnable):
         self._session.close()
 
 
+def _totals(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up counts; what is 0 stays, or a rate would miss the first that is counted."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)
+
+
 class Beats:
     """The beats of all servers that a process runs, and the threads that forward messages between these.
 
@@ -250,8 +258,8 @@ class Beats:
             answered=any(one.answered for one in each),
             silent_s=min(one.silent_s for one in each),
             turned_s=max(one.turned_s for one in each),
-            runs=sum((Counter(one.runs) for one in each), Counter()),
-            failures=sum((Counter(one.failures) for one in each), Counter()),
+            runs=_totals(one.runs for one in each),
+            failures=_totals(one.failures for one in each),
         )
 
     def silent_s(self, server: str) -> float:

@@ -94,6 +94,10 @@ class TopicMoved(EmsError):
         )
 
 
+class MoveUnfinished(EmsError):
+    """The groups of the old server have not finished in time; new messages of theirs wait on the new server."""
+
+
 class TopicInUse(EmsError):
     """Transactions that send to the topic are open, so it is not deleted."""
 

@@ -15,6 +15,7 @@ NASTY = ["0", "-1", str(10**30), "9" * 5000, "1e400", "nan", "x", "", "1.5", "-"
 # What else the command needs to be complete.
 ARGUMENTS = {
     "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
+    "topics move": ["t", "--to", "main"],
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],
     "groups replay": ["t", "g", "--dry-run"], "groups reset": ["t", "g", "--dry-run"],
     "groups skip": ["t", "g", "--dry-run"],

@@ -133,11 +133,11 @@ class Reader:
             assert terminal.returncode in stopped, self._output(f"a terminal ended with {terminal.returncode}")
 
     def _do(self, block: Block) -> None:
-        if block.language == "python" and block.title.endswith(".py"):
+        if block.language == "python" and _is_compiled(block):
+            compile(block.text, block.title, "exec")
+        elif block.language == "python" and block.title.endswith(".py"):
             (self.folder / block.title).write_text(block.text, encoding="utf-8")
             self._run(["python", "-c", f"import runpy; runpy.run_path({block.title!r}, run_name='page')"])
-        elif block.language == "python" and _is_compiled(block):
-            compile(block.text, block.title, "exec")
         elif block.language == "python":
             self._run(["python", "-c", block.text])
         elif block.language == "sh" and block.title:

@@ -155,6 +155,10 @@ _CANNOT = {
         "INSERT INTO ems_topic (name) VALUES ('x')", "UPDATE ems_topic SET rule = 'none'", "DELETE FROM ems_group",
         "UPDATE ems_alarm_rule SET command = 'x'", "DELETE FROM ems_skip", "DELETE FROM ems_schedule",
     ),
+    "celery": (
+        "UPDATE ems_message SET body = ''", "UPDATE ems_alarm_rule SET command = 'x'", "DELETE FROM ems_alarm_rule", "DELETE FROM ems_schedule",
+        "SELECT * FROM ems_audit", "INSERT INTO ems_stage (task_id) VALUES (1)", "DELETE FROM ems_schema_version",
+    ),
     "reader": (
         "INSERT INTO ems_claim (group_id) VALUES (1)", "UPDATE ems_message SET tag = ''", "DELETE FROM ems_dead",
         "SELECT webhook FROM ems_alarm_rule", "SELECT * FROM ems_message FOR UPDATE", "SELECT body FROM ems_stage",

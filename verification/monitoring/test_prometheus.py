@@ -70,8 +70,8 @@ def test_every_panel_has_data(one_stream: Stream, files: Path) -> None:
     app = Ems("caller", url=one_stream.url)
     one_stream.app = app
     passes, fails = (app.task(name=name)(print) for name in ("passes", "fails"))
-    Admin(app).readers.hold(passes.topic, "nightly", {0: 1})
     worker = one_stream.worker("tests.process.apps.metered:app", processes=2, http="0")
+    Admin(app).readers.hold(passes.topic, "nightly", {0: 1})  # the worker has created the topic
     stream_port, port = free_port(), free_port()
     targets = [worker.http.removeprefix("http://"), f"127.0.0.1:{stream_port}"]
     config = files / "prometheus.yml"

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
 from emsworker.core.model import NewMessage, Topic
 from emsworker.core.process import forks
@@ -82,11 +83,11 @@ class Background(Runnable):
                 self._producer.send_together(places)
                 return
             except (StoreUnavailable, PublishTimeout) as error:
-                log.warning("%d messages wait for the stream: %s", len(places), error)
+                log.warning("%s not sent yet, and waiting for the stream: %s", counted(len(places), "message"), error)
                 self.sleep(_PAUSE_S)
             except TopicDeleted as error:
                 log.warning("messages to a queue that was deleted are dropped: %s", error)
                 return
             except EmsError as error:
-                log.error("%d messages cannot be sent: %s", len(places), error)
+                log.error("%s cannot be sent: %s", counted(len(places), "message"), error)
                 return

@@ -185,7 +185,7 @@ class _BusReader(Runnable):
         if broker.redis_url is not None:
             self._listener = Listener(broker.redis_url, broker.stream_id, [], self.wake, lambda name, error: None)
             self._listener.start()
-        self.looks = 0
+        self.polls = 0
 
     def bind(self, queue: LocalQueue, topic: Topic, kind: ExchangeKind, pattern: str) -> None:
         """Read a topic for a queue, from now on."""
@@ -215,13 +215,13 @@ class _BusReader(Runnable):
         if self.stopping.is_set():
             return
         self._woken.clear()
-        self.looks += 1
+        self.polls += 1
         try:
             while self._look() and not self.stopping.is_set():
                 pass
             self._trouble.over("can read broadcasts")
         except (ConnectionLost, Conflict) as error:
-            self._trouble.note("cannot read broadcasts", error)
+            self._trouble.note("cannot read exchanges", error)
             self.sleep(_AWAY_S)
         if ticks() > self._swept_at + _SWEEP_S:
             self._swept_at = ticks()

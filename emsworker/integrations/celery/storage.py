@@ -239,29 +239,29 @@ class Writer:
                 self._changed.wait()
             if turn.is_done:
                 return self._end(turn)
-            turns, self._waiting, self._is_writing = self._waiting, [], True
+            batch, self._waiting, self._is_writing = self._waiting, [], True
         try:
-            self._write(turns)
+            self._write(batch)
         finally:
             with self._changed:
                 # An exception from outside is this thread's own: the others store theirs without it.
-                self._waiting[:0] = [one for one in turns if not one.is_done and one is not turn]
+                self._waiting[:0] = [one for one in batch if not one.is_done and one is not turn]
                 self._is_writing = False
                 self._changed.notify_all()
         return self._end(turn)
 
-    def _write(self, turns: list[_Turn]) -> None:
-        entries = [one.entry for one in turns]
+    def _write(self, batch: list[_Turn]) -> None:
+        entries = [one.entry for one in batch]
         try:
             self._call(lambda session: results.put(session, entries))
         except Exception as error:
-            if not isinstance(error, _CLEAN) or len(turns) == 1:
+            if not isinstance(error, _CLEAN) or len(batch) == 1:
                 raise
-            for one in turns:  # one of them is to blame
+            for one in batch:  # one of them is to blame
                 self._write_alone(one)
-        for one in turns:
+        for one in batch:
             one.is_done = True
-        self._stored([one.entry.key for one in turns if one.error is None])
+        self._stored([one.entry.key for one in batch if one.error is None])
 
     def _write_alone(self, turn: _Turn) -> None:
         try:

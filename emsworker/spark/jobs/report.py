@@ -11,7 +11,7 @@ from typing import Any
 
 from emsworker.core.errors import EmsError
 
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Rows of a table at most."""
 
 
@@ -52,8 +52,8 @@ class Table:
             tuple(value if make is None else make(value) for value, make in zip(row, makers, strict=True))
             for row in rows
         ]
-        if len(found) > MOST_ROWS:
-            raise ReportTooLarge(f"table {name!r} has more than {MOST_ROWS} rows; narrow it by time, topic or --limit")
+        if len(found) > MAX_ROWS:
+            raise ReportTooLarge(f"table {name!r} has more than {MAX_ROWS} rows; narrow it by time, topic or --limit")
         return cls(name, title, tuple(kinds), found, kinds)
 
     def records(self) -> list[dict[str, Any]]:

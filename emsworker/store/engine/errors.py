@@ -42,8 +42,8 @@ _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 # The statement, or a value in it, is at fault, and the next try would end in the same way.
 _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
-# The same, of numbers to which the driver gives no class: out of range, bad text, a constraint of the table.
-_AT_FAULT = frozenset({1054, 1064, 1264, 1366, 1406, 3819, 4025})
+# The same, of numbers to which the driver gives no class: no default, out of range, bad text, a table's constraint.
+_AT_FAULT = frozenset({1054, 1064, 1264, 1364, 1366, 1406, 3819, 4025})
 
 
 class ConnectionLost(Exception):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from emsworker.core.errors import InvalidName
+from emsworker.store.engine.nodes import membership_grant
 from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.sql import Statements
 
@@ -48,7 +49,7 @@ def statements(
         "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
         "user": f"'{user}'@'{host}'",
     }
-    lines = [*_lines(role, allow), *(_SQL.in_group.splitlines() if in_group else [])]
+    lines = [*_lines(role, allow), *([membership_grant("{user}")] if in_group else [])]
     return [line.rstrip(";").format(**names) for line in lines]
 
 

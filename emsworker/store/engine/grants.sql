@@ -272,7 +272,3 @@ GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit 
 -- name: admin
 -- Creates the tables, and changes any of their rows.
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX ON {pattern}.* TO {user};
-
--- name: in_group
--- Every role, on the members of a replication group: which member is the primary.
-GRANT SELECT ON performance_schema.replication_group_members TO {user};

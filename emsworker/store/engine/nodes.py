@@ -39,7 +39,6 @@ _NO_PRIVILEGE = 1142
 _LAZY_DATES = {
     kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
 }
-GRANT = "GRANT SELECT ON performance_schema.replication_group_members TO"
 
 
 @dataclass(frozen=True)
@@ -264,6 +263,15 @@ def standing_of(connection: Connection) -> Standing:
     return standing
 
 
+def membership_grant(user: str) -> str:
+    """Return the statement that lets a user read which member of a replication group is the primary.
+
+    Args:
+        user: ``'user'@'host'``, quoted.
+    """
+    return _SQL.grant_membership.format(user=user)
+
+
 def _standing_in_group(connection: Connection, group: str, single: bool) -> Standing:
     """Return what the group thinks: a former member that was started alone is writable, and nobody would get it."""
     try:
@@ -273,7 +281,7 @@ def _standing_in_group(connection: Connection, group: str, single: bool) -> Stan
             raise
         raise AccessDenied(
             f"{connection.server} belongs to the replication group {group}, and this account may not read if it is its "
-            f"primary; run: {GRANT} {connection.account}"
+            f"primary; run: {membership_grant(connection.account)}"
         ) from error
     state, _, role = str(member).partition(" ")
     many = not single

@@ -22,3 +22,7 @@ SELECT @@SESSION.max_allowed_packet, @@GLOBAL.hostname, @@GLOBAL.port
 -- Here a transaction is sent statement by statement, so that a client that is stopped in its middle would hold its
 -- locks: the server ends it after some seconds. And a read waits until this node has applied what others committed.
 SET SESSION idle_transaction_timeout = 10, SESSION wsrep_sync_wait = 1
+
+-- name: grant_membership
+-- Every role needs it on the members of a replication group: which member is the primary.
+GRANT SELECT ON performance_schema.replication_group_members TO {user}

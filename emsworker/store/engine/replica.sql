@@ -9,4 +9,4 @@ SHOW GLOBAL STATUS WHERE Variable_name IN ('Rpl_semi_sync_source_clients', 'Rpl_
 
 -- name: count_dumps
 -- Threads that send the binary log to replicas, as far as the user may see them.
-SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%%'
+SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE LEFT(COMMAND, 11) = 'Binlog Dump'

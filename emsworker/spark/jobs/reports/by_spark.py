@@ -8,7 +8,7 @@ from typing import Any
 
 from emsworker.core.model import TASK_HEADER
 from emsworker.spark.jobs.reading import ReportScope
-from emsworker.spark.jobs.report import MOST_ROWS
+from emsworker.spark.jobs.report import MAX_ROWS
 from emsworker.spark.jobs.reports.engine import (
     ATTEMPTS,
     DEAD,
@@ -127,7 +127,7 @@ class SparkEngine:
 
 def _rows(frame: Any, columns: dict[str, str]) -> list[Row]:
     """Return the rows of a table, or one more than it may have."""
-    return [tuple(row) for row in frame.select(*columns).limit(MOST_ROWS + 1).collect()]
+    return [tuple(row) for row in frame.select(*columns).limit(MAX_ROWS + 1).collect()]
 
 
 # -- lag --------------------------------------------------------------------------------------------------------------
