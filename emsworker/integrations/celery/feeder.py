@@ -44,6 +44,8 @@ class Arrival:
 class Feeder(Runnable):
     """Claims what is ready, all levels of all queues together, the highest first.
 
+    Of a single queue with a single level it hands over what came first, without looking for more.
+
     Args:
         pull: the channel's consumer.
         bindings: its queues.
@@ -64,6 +66,7 @@ class Feeder(Runnable):
         self._pull, self._bindings, self._waiting = pull, bindings, waiting
         self._arrive, self._on_loss = arrive, on_loss
         self.queues: dict[str, Queue] = {}  # by topic
+        self._has_ranks = False  # a message of a higher level may wait behind those that were fetched first
         self._touch_at = 0.0
         self._changed = forks.Event()
 
@@ -80,7 +83,9 @@ class Feeder(Runnable):
         messages: list[StreamMessage] = []
         try:
             messages += self._pull.fetch(_MOST, _WAIT_S)
-            while messages and len(messages) < _MOST and (more := self._pull.fetch(_MOST - len(messages), 0)):
+            while messages and self._has_ranks and len(messages) < _MOST:
+                if not (more := self._pull.fetch(_MOST - len(messages), 0)):
+                    break
                 messages += more
         except StoreUnavailable as error:
             log.info("waiting for the stream: %s", error)
@@ -119,6 +124,8 @@ class Feeder(Runnable):
 
     def add(self, queue: Queue) -> None:
         """Consume from one more queue."""
+        topic = self._bindings.topic_of(queue)
+        self._has_ranks |= bool(self.queues) or topic is None or topic.priorities > 1
         self._pull.add(queue.topic, GROUP)
         self.queues = {**self.queues, queue.topic: queue}
         self._touch_at = 0.0
