@@ -144,6 +144,15 @@ def test_what_is_sent_to_a_topic_that_was_deleted_and_created_again_is_in_the_ne
     assert orphans(stream) == {}
 
 
+def repeat_after_snapshot(send: Callable[[], object], stream: Stream) -> None:
+    """Send; a server with snapshot isolation has a caller repeat a transaction that is older than the new topic."""
+    try:
+        send()
+    except Exception as error:
+        assert "(1020," in str(error) and stream.value("SELECT @@GLOBAL.innodb_snapshot_isolation") == 1
+        send()
+
+
 @pytest.mark.parametrize("send", WAYS)
 def test_what_is_sent_to_a_topic_that_was_deleted_is_refused_or_creates_it(stream: Stream, send: Send) -> None:
     strict, free = stream.app(auto_create=False), stream.app()
@@ -155,7 +164,7 @@ def test_what_is_sent_to_a_topic_that_was_deleted_is_refused_or_creates_it(strea
     with pytest.raises(UnknownTopic):
         send(strict, stream)
     assert stream.rows("SELECT * FROM ems_outbox") == [] == stream.rows("SELECT * FROM ems_topic")
-    send(free, stream)
+    repeat_after_snapshot(lambda: send(free, stream), stream)
     settle(stream)
     assert stream.value("SELECT COUNT(DISTINCT topic_id) FROM ems_message") == 1
     assert orphans(stream) == {}

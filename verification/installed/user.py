@@ -22,7 +22,7 @@ for found in pkgutil.walk_packages(emsworker.__path__, "emsworker.", onerror=ign
     if found.name.endswith("__main__"): continue
     try: importlib.import_module(found.name)
     except ModuleNotFoundError as error:
-        optional = "authlib django django_tasks httpx2 jinja2 joserfc polars pyarrow pyspark pytest starlette uvicorn".split()
+        optional = "authlib celery django django_tasks httpx2 jinja2 joserfc polars pyarrow pyiceberg pyspark pytest starlette uvicorn".split()
         if error.name.partition(".")[0] not in optional: raise
     except emsworker.ExtraMissing: pass  # an integration with something that is not installed
 print(emsworker.__file__)
