@@ -60,7 +60,7 @@ def connect_server(cluster: Cluster, folder: Path) -> Iterator[str]:
 def test_a_client_of_spark_connect_reads_and_writes_exactly_once(
     stream: Stream, profile: None, cluster: Cluster, tmp_path: Path
 ) -> None:
-    for name in ("in", "out"):
+    for name in ("in", "out", "each"):
         stream.topic(name, partitions=2)
     with connect_server(cluster, tmp_path) as address:
         done = subprocess.run(
@@ -71,6 +71,6 @@ def test_a_client_of_spark_connect_reads_and_writes_exactly_once(
         assert done.returncode == 0, done.stderr[-4000:] + (tmp_path / "connect.log").read_text()[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["client"] == "pyspark.sql.connect.session"
-    assert found["in"] == found["out"] == list(range(200))
+    assert found["in"] == found["out"] == found["each"] == list(range(200))
     holds = {one.name: sum(one.lags) for one in Admin(stream.app()).readers.holds("in")}
     assert holds == {"connected": 0}, "a query holds by its name there, too"

@@ -21,7 +21,7 @@ def patiently(action: Callable[[], None]) -> None:
 
 
 def main(address: str, folder: Path) -> dict[str, Any]:
-    """Write the same twice, and copy it by a stream: each row stays once."""
+    """Write the same twice, and copy it by a stream into the sink and by ``foreachBatch``: each row stays once."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.remote(address).getOrCreate()
@@ -34,21 +34,26 @@ def main(address: str, folder: Path) -> dict[str, Any]:
         numbers = spark.range(200).selectExpr("string(id) AS value", "concat('k', id % 7) AS key")
         numbers.write.format("ems").options(profile="test", topic="in", jobId="numbers").mode("append").save()
 
-    def stream() -> None:
-        frame = spark.readStream.format("ems").options(
-            profile="test", subscribe="in", startingOffsets="earliest", holdName="connected"
-        )
-        writer = frame.load().select("key", "value").writeStream.format("ems").option("profile", "test")
-        writer = writer.option("topic", "out").option("checkpointLocation", str(folder / "checkpoint"))
-        query = writer.trigger(availableNow=True).start()
+    def source(**options: str) -> Any:
+        reader = spark.readStream.format("ems").options(profile="test", subscribe="in", startingOffsets="earliest")
+        return reader.options(**options).load().select("key", "value").writeStream
+
+    def stream(writer: Any, name: str) -> None:
+        query = writer.option("checkpointLocation", str(folder / name)).trigger(availableNow=True).start()
         query.awaitTermination()
         if (error := query.exception()) is not None:
             raise error
 
+    def by_batch(frame: Any, batch: int) -> None:
+        for _ in range(2):  # as after a driver that died between its batch and the commit
+            writer = frame.write.format("ems").options(profile="test", topic="each", jobId=f"each-{batch}")
+            writer.mode("append").save()
+
     for _ in range(2):
         patiently(write)
-    patiently(stream)
-    return {"client": type(spark).__module__, **{topic: read(topic) for topic in ("in", "out")}}
+    patiently(lambda: stream(source(holdName="connected").format("ems").options(profile="test", topic="out"), "sink"))
+    patiently(lambda: stream(source(maxOffsetsPerTrigger="100").foreachBatch(by_batch), "by-batch"))
+    return {"client": type(spark).__module__, **{topic: read(topic) for topic in ("in", "out", "each")}}
 
 
 if __name__ == "__main__":
