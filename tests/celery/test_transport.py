@@ -111,6 +111,17 @@ def test_a_message_comes_back_as_it_was_sent(program: Callable[..., Program]) ->
     message.ack()
 
 
+def test_a_property_that_amqp_does_not_know_needs_no_text(program: Callable[..., Program]) -> None:
+    one = program()
+    one.consume(WORK)
+    one.send("hello", WORK, message_id="m", signal=object())
+    (message,) = one.until(1)
+    assert (message.properties["message_id"], message.properties.get("signal")) == ("m", None)
+    with pytest.raises(TypeError):
+        one.send("hello", WORK, headers={"bad": object()})
+    message.ack()
+
+
 def test_a_body_over_the_limit_is_refused(program: Callable[..., Program]) -> None:
     sender = program(max_message_bytes=1000)
     with pytest.raises(MessageTooLarge, match="1001 bytes"):
