@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from amqp.basic_message import Message as AmqpMessage
 from kombu.transport.base import Message
 from kombu.utils import json
 
@@ -16,6 +17,7 @@ from emsworker.core.model import TASK_HEADER, NewMessage
 from emsworker.core.model import Message as StreamMessage
 
 _AMQP = "amqp"
+_PROPERTIES = frozenset(name for name, _ in AmqpMessage.PROPERTIES)
 Published = dict[str, Any]
 """A message between ``prepare_message`` and ``basic_publish``."""
 
@@ -44,7 +46,7 @@ class Stored:
         task = headers.get("task")
         texts = {CONTENT_TYPE: message["content-type"], CONTENT_ENCODING: message["content-encoding"]}
         texts |= {COMPRESSION: headers.get("compression"), TASK_HEADER: task}
-        block = {name: text for name, text in texts.items() if isinstance(text, str)} | {_AMQP: json.dumps(kept)}
+        block = {name: text for name, text in texts.items() if isinstance(text, str)} | {_AMQP: _text_of(kept)}
         body = message["body"]
         return cls(
             encode_headers(block),
@@ -118,6 +120,14 @@ class Envelope:
             headers=dict(self.headers),
             postencode="utf-8",
         )
+
+
+def _text_of(kept: dict[str, Any]) -> str:
+    try:
+        return str(json.dumps(kept))
+    except TypeError:  # py-amqp sends no property that AMQP does not know, whatever it is
+        known = {name: value for name, value in kept["properties"].items() if name in _PROPERTIES}
+        return str(json.dumps(kept | {"properties": known}))
 
 
 def _whole(value: Any) -> int:
