@@ -155,7 +155,7 @@ MUTANTS = [
     Mutant(
         "no look at the log start offset",
         "nothing lost, Redis rolled back",
-        [("store/stream/messages.sql", "IF(log_start <= %(base)s, %(base)s, NULL)", "%(base)s")],
+        [("store/stream/messages.sql", "IF(log_start <= %(base)s AND closed", "IF(closed")],
         aimed.roll_redis_below_the_log_start,
         frozenset({Kind.LOST}),
         redis=True,
@@ -186,7 +186,7 @@ MUTANTS += [
         "rows that a limit of the server cuts off are not missed",
         "nothing lost",
         [
-            ("store/engine/session.sql", "  SESSION sql_select_limit = 18446744073709551615,", "  "),
+            ("store/engine/connection.sql", "  SESSION sql_select_limit = 18446744073709551615,", "  "),
             ("store/groups/claims.py", "        if wanted != len(rows):\n", "        if wanted < len(rows):\n"),
         ],
         aimed.limit_rows,
