@@ -165,7 +165,7 @@ class Messages:
             scan: the maximum number of offsets to examine (rounded up to a step).
             newest: from the end towards the beginning.
             bodies: read the bodies too; a predicate on bodies reads them anyway.
-            within_s: the page ends about so many seconds after its search began, too; at least one step, or 4 MB of
+            within_s: the page also ends about this many seconds after its search began; at least one step, or 4 MB of
                 bodies, is examined.
             progress: called with the number of offsets of each step.
 

@@ -160,7 +160,7 @@ class Monitoring:
         return self._database.call(lambda session: read_lags(session, most))
 
     def refused(self, most: int = 1000) -> int:
-        """Count the rows of ``ems_publish`` that are refused; ``most`` stands for so many or more."""
+        """Count the rows of ``ems_publish`` that are refused; ``most`` stands for itself or more."""
         return self._database.call(lambda session: count_refused(session, most))
 
     def series(

@@ -115,7 +115,7 @@ class Readers:
         Streaming queries of Spark do this by themselves, with the option ``holdName``.
 
         Args:
-            name: the reader; whoever calls this with the same name moves its hold, forwards or back.
+            name: the reader; a call with the same name moves its hold, forwards or back.
             offsets: the next offset that it reads, by partition.
             hold_for_s: seconds after which the hold is lost.
 

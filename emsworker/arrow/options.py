@@ -115,7 +115,7 @@ def _fix(name: str, for_what: str) -> str:
     if name.lower() in _STREAM:
         return "it is for readStream; minPartitions and maxRecordsPerPartition cut a batch read"
     if name.lower() in _HOLDS:
-        return "it is for readStream; whoever reads in batches holds messages by Admin(app).readers.hold(...)"
+        return "it is for readStream; a program that reads in batches holds messages by Admin(app).readers.hold(...)"
     if name.lower() in ("url", "user", "password", "host"):
         return "options land in plans and logs; name the server by EMS_URL or a profile"
     return f"{for_what} has no such option; docs/how-to/spark.md lists them"

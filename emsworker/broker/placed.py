@@ -219,7 +219,7 @@ class PlacedBroker:
     ) -> dict[bytes, Receipt]:
         """Find messages that are where the topic was before: sent while it was moved, or under ids of the sender's own.
 
-        What arrives there no longer can: whoever has seen its partitions closed finds all that was committed.
+        Nothing arrives there any more: once its partitions are seen closed, all that was committed is found.
         """
         uids = [message.uid for one, message in zip(outgoing, messages, strict=True) if moved or one.uid is not None]
         if not uids:

@@ -57,7 +57,7 @@ class _Memory(Generic[T]):
 
 @dataclass
 class Destinations:
-    """Where a message goes: queues, and exchanges whose broadcast topic gets a copy."""
+    """Destinations of a message: queues, and exchanges whose broadcast topic gets a copy."""
 
     queues: dict[str, Queue] = field(default_factory=dict)
     buses: dict[str, str] = field(default_factory=dict)  # exchange -> topic
@@ -168,7 +168,7 @@ class Bindings:
         self._call(lambda s: routing.use_queues(s, names))
 
     def delete_unused(self) -> None:
-        """Delete the queues that have expired, whoever declared them; of several processes that try one does it."""
+        """Delete the queues that have expired, those of other programs too; of several callers, one deletes each."""
         for queue in self._call(routing.list_unused):
             if self._call(lambda s, name=queue.name: routing.delete_queue(s, name, unused=True)):  # type: ignore[misc]
                 log.info("queue %s was not used for %g s, and is deleted", queue.name, queue.expires_s)

@@ -200,7 +200,7 @@ class _BusReader(Runnable):
         self.hurry()
 
     def hurry(self) -> None:
-        """Look often for a while: whoever declares a queue, also again, expects something."""
+        """Look often for a while: a program that declares a queue, also again, expects something."""
         self._interval.note()
         self._woken.set()
 

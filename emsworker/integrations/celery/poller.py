@@ -12,7 +12,7 @@ from emsworker.core.process.clock import ticks
 
 _POLL_MIN_S, _POLL_MAX_S = 0.003, 0.2
 _SHARE = 0.1  # of the time without news: what waiting longer adds to it at most
-_LOAD = 4  # pauses are at least so many times as long as a query takes
+_LOAD = 4  # the least ratio of a pause to the time that a query takes
 
 
 class Waiter:
@@ -59,7 +59,7 @@ class Waiter:
 class ResultPoller:
     """Asks for what the waiters of a process wait for, at growing pauses; thread-safe.
 
-    The pause is a tenth of the time without news: whoever waits for long asks seldom.
+    The pause is a tenth of the time without news: a long wait polls seldom.
 
     Args:
         find: returns the values of keys.

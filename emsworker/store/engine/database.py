@@ -41,7 +41,7 @@ class Database:
 
     @property
     def servers(self) -> str:
-        """Where the server listens, or the servers, without user and password."""
+        """The addresses of the server or the servers, without user and password."""
         listening = ", ".join(f"{host}:{port}" for host, port in self._url.servers)
         return self._url.options.get("unix_socket", listening)
 

@@ -129,7 +129,7 @@ def is_cut(lost: BaseException | None) -> bool:
 
 
 def is_server_trouble(error: BaseException) -> bool:
-    """Return whether an error of a statement, whoever's it is, says that the server cannot serve for now."""
+    """Return whether an error of a statement, ours or a handler's, says that the server cannot serve for now."""
     code = code_of(error)
     return (
         isinstance(error, MySQLError)

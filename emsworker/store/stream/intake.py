@@ -104,7 +104,7 @@ def list_refused(session: Session, after: int, limit: int) -> list[RefusedRow]:
 
 
 def count_refused(session: Session, limit: int = 1000) -> int:
-    """Count the refused rows; ``limit`` stands for so many or more."""
+    """Count the refused rows; ``limit`` stands for itself or more."""
     return int(session.rows(_SQL.count_refused, {"limit": limit})[0][0])
 
 
