@@ -1,6 +1,5 @@
 """The short form of ``./dev chaos``: a little of everything on each server, and the checker finds nothing wrong."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +29,6 @@ def test_nothing_is_lost_whatever_breaks(
     assert sum(row.sent for row in rows) > 50
 
 
-@pytest.mark.skipif(not os.environ.get("EMS_TEST_LONG"), reason="the long form: three servers and several minutes")
 @pytest.mark.parametrize("engine", CLUSTERS)
 def test_nothing_is_lost_in_a_cluster(engine: str, tmp_path: Path) -> None:
     flavor: Flavor = "mariadb" if engine == "galera" else "mysql"
