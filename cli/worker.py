@@ -31,8 +31,9 @@ from .http import http_option, listen
 from .settings import override_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
+    from emsworker.observe.http import Route
     from emsworker.store.engine.database import Database
     from emsworker.worker.app_facts import AppFacts
     from emsworker.worker.child_spec import ChildSpec
@@ -253,9 +254,15 @@ def _serve(
     with metrics_folder() as folder:
         supervisor = make(replace(spec, metrics=str(folder)))
         routes = {**worker_routes(supervisor.health, folder, supervisor.beat), "scale": StreamRoutes(database).scale}
-        with listen(http, routes) as server:
-            log.info("probes and metrics at %s", server.url)
+        with _probes_at(http, routes):
             return run(supervisor)
+
+
+@contextlib.contextmanager
+def _probes_at(http: tuple[str, int], routes: Mapping[str, Route]) -> Iterator[None]:
+    with listen(http, routes) as server:
+        log.info("probes and metrics at %s", server.url)
+        yield
 
 
 def _announce(log_format: str, text: str) -> None:
@@ -322,7 +329,5 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
     databases = _databases(stream)
     beats = Beats(databases, stream.settings, lambda name, error: None)
     outages = {name: Outage(log, database.servers) for name, database in databases.items()}
-    with contextlib.nullcontext() if http is None else listen(http, beat_routes(beats.health)) as listening:
-        if listening is not None:
-            log.info("probes and metrics at %s", listening.url)
+    with contextlib.nullcontext() if http is None else _probes_at(http, beat_routes(beats.health)):
         ctx.exit(run_beat(beats, outages, lambda: _announce(log_format, "Ready: the beat is running.")))

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import emsworker
+import emsworker.cli
 from emsworker.core.config import Settings
 from emsworker.core.model import Group, Topic
 from emsworker.core.options import options_of
@@ -114,15 +114,21 @@ _LEVELS = ("error", "warning", "info")
 
 def log_table() -> str:
     """Every line that the library logs, with its level and its logger, from the source."""
-    root = Path(emsworker.__file__).parent
-    rows = {row for path in root.rglob("*.py") for row in _log_lines(path, _logger_of(path, root))}
+    rows = {row for path, module in library_modules() for row in _log_lines(path, module)}
     found = sorted(rows, key=lambda row: (_LEVELS.index(row[0]), *row[1:]))
     table = [f"| {level} | `{logger}` | `{text}` |" for level, logger, text in found]
     return "\n".join(["| level | logger | line |", "| --- | --- | --- |", *table])
 
 
-def _logger_of(path: Path, root: Path) -> str:
-    return ".".join(["emsworker", *path.relative_to(root).with_suffix("").parts])
+def library_modules() -> list[tuple[Path, str]]:
+    """Return the files of the library with their modules' names; the commands lie elsewhere in a checkout than installed."""
+    roots = [(package, Path(package.__file__ or "").parent) for package in (emsworker, emsworker.cli)]
+    found = {
+        path: ".".join([package.__name__, *path.relative_to(root).with_suffix("").parts])
+        for package, root in roots
+        for path in root.rglob("*.py")
+    }
+    return sorted(found.items())
 
 
 def _log_lines(path: Path, logger: str) -> Iterator[tuple[str, str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,6 +143,31 @@ def test_a_job_whose_java_is_killed_says_so(stream: Stream, tmp_path: Path) -> N
     assert process.returncode == 1, out + err
     assert err.splitlines()[-1].startswith("Error: the Java process of Spark is gone: "), err
     assert "Traceback" not in err
+
+
+_KILLED_IN_A_CALL = """
+import os, signal, sys, threading
+from emsworker.spark.jobs.session import SparkFailed, open_session
+from tests.spark.test_failing import java_of
+try:
+    with open_session("killed in a call") as spark:
+        java = java_of(os.getpid())
+        os.kill(java, signal.SIGSTOP)  # it leaves the call unread, so that its death resets the connection
+        threading.Timer(1, os.kill, (java, signal.SIGKILL)).start()
+        spark.range(1).count()
+except SparkFailed as error:
+    sys.exit(f"told: {error}")
+"""
+
+
+@pytest.mark.timeout(200)
+def test_java_killed_amid_a_call_is_told_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED_IN_A_CALL],
+        cwd=ROOT, env=environment(spark_environment()), capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert re.fullmatch("told: the Java process of Spark is gone: .*\n", done.stderr), done.stderr
 
 
 def java_of(driver: int) -> int:

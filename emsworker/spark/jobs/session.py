@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from emsworker.core.errors import EmsError
@@ -83,11 +85,26 @@ def open_session(
             session.sparkContext.setLogLevel("ERROR")
             # If its Java is gone, the server for accumulators would print a traceback beside our one-line error.
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None
-            with _told_in_a_line(session):
+            with _without_py4j_tracebacks(), _told_in_a_line(session):
                 yield session
         finally:
             with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was reported before
                 session.stop()
+
+
+@contextlib.contextmanager
+def _without_py4j_tracebacks() -> Iterator[None]:
+    """Drop what Py4J logs by the root logger: a traceback for a call that was under way when Java ended, which is raised too."""
+    root = logging.getLogger()
+    root.addFilter(_not_by_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_not_by_py4j)
+
+
+def _not_by_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @contextlib.contextmanager
@@ -97,10 +114,10 @@ def _told_in_a_line(session: Any) -> Iterator[None]:
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
-        raise told(error) from error
-    except ConnectionError as error:  # Py4J's, if PySpark swallowed the first error
-        if _answers(session):
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        if not _answers(session):  # Py4J's texts for a call that Java's death cut off are many
+            raise _gone() from error
+        if isinstance(error, ConnectionError):
             raise
         raise told(error) from error
 
@@ -152,9 +169,6 @@ _LOST = re.compile(r"most recent failure: Lost task [^)]*\)[^:]*: (.+)$", re.MUL
 _CALL = re.compile(r"^An error occurred while calling \S+\s*:?\s*")
 _PACKAGES = re.compile(r"\b(?:[a-z]\w*\.){2,}(?=[A-Z]\w*(?:Exception|Error)\b)")
 _WRONG_VALUE = re.compile(r"The value '(.*?)' in the config \"(.+?)\" is invalid\. *(.*)")
-_SILENT = re.compile(
-    "Answer from Java side is empty|while trying to connect to the Java server|Error while (sending|receiving)"
-)  # the texts of Py4J for a broken connection; which one depends on when Java has ended
 _INSTALL = "install 'emsworker[spark]' in the Python that PYSPARK_PYTHON names, on every node"
 _REACH = "see whether it runs, and is reached from here under that name"
 _FIXES = (
@@ -176,12 +190,14 @@ def told(error: Exception) -> EmsError:
     text = str(error)
     if wrong := _wrong_value(text):
         return wrong
-    if isinstance(error, ConnectionError) or _SILENT.search(text):
-        fix = "it was killed, or had too little memory (--conf spark.driver.memory=4g)"
-        return SparkFailed(f"the Java process of Spark is gone: {fix}")
     if found := _OURS.findall(text):
         return SparkFailed(_short(found[-1]))
     return SparkFailed(f"Spark failed: {_with_fix(_essence(text))}")
+
+
+def _gone() -> SparkFailed:
+    fix = "it was killed, or had too little memory (--conf spark.driver.memory=4g)"
+    return SparkFailed(f"the Java process of Spark is gone: {fix}")
 
 
 def not_started(error: Exception, said: str, master: str, settings: Mapping[str, str]) -> EmsError:
