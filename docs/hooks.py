@@ -6,12 +6,12 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import emsworker.cli
 from emsworker.core.config import Settings
 from emsworker.core.model import Group, Topic
 from emsworker.core.options import options_of
@@ -121,13 +121,12 @@ def log_table() -> str:
 
 
 def library_modules() -> list[tuple[Path, str]]:
-    """Return the files of the library with their modules' names; the commands lie elsewhere in a checkout than installed."""
-    roots = [(package, Path(package.__file__ or "").parent) for package in (emsworker, emsworker.cli)]
-    found = {
-        path: ".".join([package.__name__, *path.relative_to(root).with_suffix("").parts])
-        for package, root in roots
-        for path in root.rglob("*.py")
-    }
+    """Return the library's files with their modules' names, also of the commands, whose folder is another in a checkout."""
+    found = {}
+    for package in ("emsworker", "emsworker.cli"):
+        for root in map(Path, import_module(package).__path__):
+            for path in root.rglob("*.py"):
+                found[path] = ".".join([package, *path.relative_to(root).with_suffix("").parts])
     return sorted(found.items())
 
 
