@@ -121,7 +121,7 @@ def log_table() -> str:
 
 
 def library_modules() -> list[tuple[Path, str]]:
-    """Return the library's files with their modules' names, also of the commands, whose folder is another in a checkout."""
+    """Return the files of the library and of its commands, which a checkout keeps elsewhere, with their modules."""
     found = {}
     for package in ("emsworker", "emsworker.cli"):
         for root in map(Path, import_module(package).__path__):
