@@ -22,8 +22,25 @@ from verification.chaos.names import IDLE, OPERATED, REBORN, SESSION, SLOW, SLOW
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])
 _OLD = os.environ.get("EMS_TEST_VERSION", "1") == "1"
 app = Ems("rough", middleware=[Recorder(_FOLDER / "history", sync=False)])
-# Two at a time, so that their updates meet in opposite orders.
-_met = threading.Barrier(2)
+
+
+class _Meeting:
+    """Two threads at a time pass together; unlike a ``threading.Barrier`` it outlives a thread that waited in vain."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._arrived = 0
+
+    def wait(self, timeout_s: float) -> None:
+        with self._changed:
+            pair = self._arrived // 2
+            self._arrived += 1
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._arrived // 2 > pair, timeout_s):
+                self._arrived -= 1
+
+
+_met = _Meeting()  # before their second updates, which are in opposite orders
 _tried: set[str] = set()
 _CHANGES = (
     ("SET time_zone = '-08:00'",),
@@ -58,8 +75,7 @@ def swallow(transaction: Transaction, message: Message) -> None:
     update = "UPDATE account SET amount = amount + 1 WHERE id = %s"
     try:
         transaction.execute(update, (1 + n % 2,))
-        with contextlib.suppress(threading.BrokenBarrierError):
-            _met.wait(0.2)
+        _met.wait(0.2)
         transaction.execute(update, (2 - n % 2,))
     except pymysql.MySQLError as error:
         (_FOLDER / f"swallowed-{error.args[0]}").touch()

@@ -94,7 +94,7 @@ def open_session(
 
 @contextlib.contextmanager
 def _without_py4j_tracebacks() -> Iterator[None]:
-    """Drop what Py4J logs by the root logger: the traceback of a call cut off by the death of Java, which is raised too."""
+    """Drop the traceback that Py4J logs, by the root logger, of a call cut off by Java's death: it is raised too."""
     root = logging.getLogger()
     root.addFilter(_not_by_py4j)
     try:
