@@ -12,11 +12,13 @@ import pytest
 from pymysql.cursors import SSCursor
 
 from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
+from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
 from emsworker.store.engine import schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import progress
@@ -318,6 +320,25 @@ def test_a_killed_connection_is_told_and_replaced(stream: Stream) -> None:
         stream.session.rows("SELECT 1")
     assert not stream.session.connected
     assert stream.session.rows("SELECT CONNECTION_ID()")[0][0] != mine
+
+
+def test_a_slow_answer_is_waited_for_unless_another_server_has_taken_over(stream: Stream) -> None:
+    """Also one whose rows come slowly: what has come before a timeout is not lost."""
+    connection = Nodes(DatabaseUrl.parse(stream.url)).open()
+    asked: list[int] = []
+    connection.watch(60, 0.05, lambda: bool(asked.append(1)))
+    connection.query(
+        "SELECT n, SLEEP(0.2), REPEAT('x', 30000) FROM (SELECT 1 n UNION ALL SELECT 2 UNION ALL SELECT 3) few"
+    )
+    assert [(row[0], len(row[2])) for row in connection._result.rows] == [(n, 30000) for n in (1, 2, 3)]
+    assert len(asked) >= 3
+    connection.watch(60, 0.05, lambda: True)
+    with pytest.raises(pymysql.OperationalError, match="another server has taken over"):
+        connection.query("SELECT SLEEP(5)")
+    connection = Nodes(DatabaseUrl.parse(stream.url)).open()
+    connection.watch(0.2, 0.05, lambda: False)
+    with pytest.raises(pymysql.OperationalError, match="timed out"):
+        connection.query("SELECT SLEEP(5)")
 
 
 def test_a_call_outlives_a_killed_connection(stream: Stream) -> None:

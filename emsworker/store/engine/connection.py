@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import encodings.idna  # else imported for the first host name; see emsworker.preamble  # noqa: F401
+import io
 import os
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -21,7 +23,14 @@ from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.engine.tls import trusting_context
 
 if TYPE_CHECKING:
-    _Connection = _PyMySQLConnection[Any]
+    from _typeshed import WriteableBuffer
+
+    class _Connection(_PyMySQLConnection[Any]):
+        """The methods of PyMySQL's that are overridden here, and that its stubs leave out."""
+
+        def _force_close(self) -> None: ...
+        def _request_authentication(self) -> None: ...
+
 else:
     _Connection = _PyMySQLConnection
 
@@ -76,8 +85,6 @@ class Connection(_Connection):
     inherited: bool = False
     server_status: int
     max_allowed_packet: int
-    _answer_s: float = 0.0
-    _is_replaced: Callable[[Connection], bool] | None = None
     _result: Any
     _sock: Any
     _rfile: Any
@@ -143,40 +150,21 @@ class Connection(_Connection):
             raise OperationalError(CR.CR_SERVER_LOST, "the connection was lost in a transaction, and that with it")
         super().connect(sock)
 
-    # -- a server that does not answer ---------------------------------------------------------------------------------
+    def wait_for(self, answer_s: float) -> None:
+        """Set after how many seconds without an answer the connection counts as lost."""
+        own: Any = self
+        own._read_timeout = answer_s
 
-    def wait_for(self, answer_s: float, silent_s: float, is_replaced: Callable[[Connection], bool] | None) -> None:
-        """Set how long an answer is waited for.
+    def watch(self, answer_s: float, silent_s: float, is_replaced: Callable[[], bool]) -> None:
+        """Set how long an answer is waited for, between two statements.
 
         Args:
             answer_s: seconds after which the connection counts as lost.
             silent_s: seconds after which, and then again and again, ``is_replaced`` is asked.
             is_replaced: returns true if the server is to be given up now.
         """
-        self._answer_s, self._is_replaced = answer_s, is_replaced
-        own: Any = self
-        own._read_timeout = silent_s
-
-    def _read_bytes(self, num_bytes: int) -> bytes:
-        if self._is_replaced is not None:
-            self._await_answer(self._is_replaced)
-        data: bytes = super()._read_bytes(num_bytes)  # type: ignore[misc]
-        return data
-
-    def _await_answer(self, is_replaced: Callable[[Connection], bool]) -> None:
-        """Wait until something can be read. If nothing has come, the buffer is empty, so that nothing is lost."""
-        until = ticks() + self._answer_s
-        while True:
-            try:
-                self._rfile.peek(1)
-                return
-            except TimeoutError as error:
-                if ticks() > until or is_replaced(self):
-                    self._force_close()  # type: ignore[attr-defined]
-                    raise OperationalError(CR.CR_SERVER_LOST, "it has not answered, and others serve by now") from error
-                self._rfile = self._sock.makefile("rb")  # the old one reads no more after a timeout
-            except OSError:
-                return  # read again, and reported, by the driver
+        self.wait_for(silent_s)
+        self._rfile = io.BufferedReader(_WatchedSocket(self._sock, answer_s, is_replaced))
 
     @property
     def account(self) -> str:
@@ -188,11 +176,11 @@ class Connection(_Connection):
 
     def _leave_to_parent(self) -> None:
         """Close only the descriptor: closing its buffer would wait for a thread of the parent that is reading."""
-        socket, self._sock, self._rfile = self._sock, None, None
+        sock, self._sock, self._rfile = self._sock, None, None
         self.inherited = True
-        if socket is not None:
+        if sock is not None:
             with contextlib.suppress(OSError):
-                os.close(socket.detach())
+                os.close(sock.detach())
 
     def _create_ssl_ctx(self, sslp: object) -> ssl.SSLContext:
         if isinstance(sslp, ssl.SSLContext):
@@ -203,7 +191,28 @@ class Connection(_Connection):
     def _request_authentication(self) -> None:
         """Do the handshake, with TLS if it is used, and log in."""
         with undivided:
-            super()._request_authentication()  # type: ignore[misc]
+            super()._request_authentication()
+
+
+class _WatchedSocket(io.RawIOBase):
+    """Reads a socket; after a timeout it reads on, nothing of what has come being lost, or gives the server up."""
+
+    def __init__(self, sock: socket.socket, answer_s: float, is_replaced: Callable[[], bool]) -> None:
+        self._sock, self._answer_s, self._is_replaced = sock, answer_s, is_replaced
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        until = ticks() + self._answer_s
+        while True:
+            try:
+                return self._sock.recv_into(buffer)
+            except TimeoutError:
+                if ticks() > until:
+                    raise
+                if self._is_replaced():
+                    raise TimeoutError("it does not answer, and another server has taken over") from None
 
 
 class Loan:

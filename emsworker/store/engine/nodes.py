@@ -12,6 +12,7 @@ import random
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pymysql.constants import CLIENT, FIELD_TYPE
@@ -140,21 +141,21 @@ class Nodes:
         finally:
             self._mutex.release()
 
-    def is_replaced(self, connection: Connection) -> bool:
+    def is_replaced(self, number: int) -> bool:
         """Return whether a server that has been silent for some seconds is to be given up.
 
         It is if another one can be written to, and this one does not answer a second connection either: a statement
         that takes long is no reason.
         """
         with self._mutex:
-            seen_at, replaced = self._replaced.get(connection.number, (0.0, False))
+            seen_at, replaced = self._replaced.get(number, (0.0, False))
             if ticks() - seen_at > _PROBE_S / 2:
-                others = (one for one in range(len(self._url.servers)) if one != connection.number)
+                others = (one for one in range(len(self._url.servers)) if one != number)
                 heir = next((one for one in others if self._is_fit(one)), None)
-                replaced = heir is not None and not self._is_fit(connection.number)
-                if heir is not None and replaced and self._first == connection.number:
+                replaced = heir is not None and not self._is_fit(number)
+                if heir is not None and replaced and self._first == number:
                     self._first = heir
-                self._replaced[connection.number] = ticks(), replaced
+                self._replaced[number] = ticks(), replaced
             return replaced
 
     def _is_fit(self, number: int) -> bool:
@@ -221,8 +222,10 @@ class Nodes:
             connection.settings = (*connection.settings, _SQL.set_galera)
             connection.query(_SQL.set_galera)
         if timeout_s is None:
-            silent_s = _SILENT_S if self._url.others else answer_s
-            connection.wait_for(answer_s, min(silent_s, answer_s), self.is_replaced if self._url.others else None)
+            if self._url.others:
+                connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self.is_replaced, number))
+            else:
+                connection.wait_for(answer_s)
         return connection
 
 

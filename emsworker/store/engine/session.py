@@ -507,7 +507,7 @@ class Session:
         """Drop the connection without sending anything on its socket."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection._force_close()  # type: ignore[attr-defined]
+            connection._force_close()
 
     def __enter__(self) -> Session:
         return self
