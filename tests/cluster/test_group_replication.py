@@ -119,8 +119,10 @@ def test_a_member_without_a_majority_is_not_used(on_group: On) -> None:
         for node in others:
             node.freeze()
         app = on_group.app(publish_timeout_s=20)
+        began = machine_s()
         with pytest.raises(StoreUnavailable, match="cannot reach 2 of the 3 members"):
             until(lambda: app.send("t", "unknown") is None, 40, "it is refused")
+        assert machine_s() - began < 35, "a commit that waits for a majority is given up, too"
         app.close()
     finally:
         for node in others:

@@ -1,6 +1,7 @@
 """How far queries are behind, by a listener of a real session and as Prometheus sees it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ def behind(registry: CollectorRegistry, query: str, topic: str) -> tuple[float |
 
 
 @pytest.mark.timeout(300)
-def test_a_listener_tells_how_far_each_query_is_behind(stream: Stream, spark: Any, tmp_path: Path) -> None:
+def test_a_listener_tells_how_far_each_query_is_behind(
+    stream: Stream, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from emsworker.spark.progress import QueryMetrics, offsets_behind
 
     stream.topic("t", partitions=2)
@@ -35,7 +38,7 @@ def test_a_listener_tells_how_far_each_query_is_behind(stream: Stream, spark: An
         seen.append(offsets_behind(event.progress).get("t"))
         noted(event)
 
-    metrics.onQueryProgress = note  # type: ignore[method-assign]
+    monkeypatch.setattr(metrics, "onQueryProgress", note)
     reader = spark.readStream.format("ems").options(profile="test", subscribe="t", startingOffsets="earliest")
     frame = reader.options(maxOffsetsPerTrigger="10", holdName="nightly").load()
     writer = frame.writeStream.format("noop").queryName("lake").option("checkpointLocation", str(tmp_path))
@@ -62,8 +65,8 @@ def test_other_sources_and_unknown_offsets_count_for_nothing() -> None:
 
     from emsworker.spark.progress import OffsetsBehind, offsets_behind
 
-    class Progress:
-        sources = [  # noqa: RUF012
+    progress: Any = SimpleNamespace(
+        sources=[
             SourceProgress("rate", "0", "5", "9", 1, 1.0, 1.0, {}),
             SourceProgress("kafka", "null", '{"t":{"0":1}}', '{"t":{"0":9}}', 1, 1.0, 1.0, {}),
             SourceProgress("none", "null", "null", "None", 1, 1.0, 1.0, {}),
@@ -71,5 +74,5 @@ def test_other_sources_and_unknown_offsets_count_for_nothing() -> None:
                 "ems", "null", '{"t":{"0":5,"1":-2,"id":1}}', '{"t":{"0":9,"1":9,"2":4,"id":1}}', 1, 1.0, 1.0, {}
             ),
         ]
-
-    assert offsets_behind(Progress()) == {"t": OffsetsBehind(4.0, 4, 4)}  # type: ignore[arg-type]
+    )
+    assert offsets_behind(progress) == {"t": OffsetsBehind(4.0, 4, 4)}

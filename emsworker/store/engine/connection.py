@@ -155,16 +155,16 @@ class Connection(_Connection):
         own: Any = self
         own._read_timeout = answer_s
 
-    def watch(self, answer_s: float, silent_s: float, is_replaced: Callable[[], bool]) -> None:
+    def watch(self, answer_s: float, silent_s: float, should_leave: Callable[[], bool]) -> None:
         """Set how long an answer is waited for, between two statements.
 
         Args:
             answer_s: seconds after which the connection counts as lost.
-            silent_s: seconds after which, and then again and again, ``is_replaced`` is asked.
-            is_replaced: returns true if the server is to be given up now.
+            silent_s: seconds after which, and then again and again, ``should_leave`` is asked.
+            should_leave: returns true if the server is to be given up now.
         """
         self.wait_for(silent_s)
-        self._rfile = io.BufferedReader(_WatchedSocket(self._sock, answer_s, is_replaced))
+        self._rfile = io.BufferedReader(_WatchedSocket(self._sock, answer_s, should_leave))
 
     @property
     def account(self) -> str:
@@ -197,8 +197,8 @@ class Connection(_Connection):
 class _WatchedSocket(io.RawIOBase):
     """Reads a socket; after a timeout it reads on, nothing of what has come being lost, or gives the server up."""
 
-    def __init__(self, sock: socket.socket, answer_s: float, is_replaced: Callable[[], bool]) -> None:
-        self._sock, self._answer_s, self._is_replaced = sock, answer_s, is_replaced
+    def __init__(self, sock: socket.socket, answer_s: float, should_leave: Callable[[], bool]) -> None:
+        self._sock, self._answer_s, self._should_leave = sock, answer_s, should_leave
 
     def readable(self) -> bool:
         return True
@@ -211,8 +211,8 @@ class _WatchedSocket(io.RawIOBase):
             except TimeoutError:
                 if ticks() > until:
                     raise
-                if self._is_replaced():
-                    raise TimeoutError("it does not answer, and another server has taken over") from None
+                if self._should_leave():
+                    raise TimeoutError("it does not answer, and is given up for the other servers") from None
 
 
 class Loan:

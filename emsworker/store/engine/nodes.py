@@ -72,7 +72,7 @@ class Nodes:
         self._connect_timeout_s = connect_timeout_s
         self._first = 0  # tried first: the one that could be written to the last time
         self._mutex = forks.Lock()
-        self._replaced: dict[int, tuple[float, bool]] = {}  # what came of the last look at a silent server
+        self._left: dict[int, tuple[float, bool]] = {}  # what came of the last look at a silent server
         self._next_return = 0.0
 
     def open(self) -> Connection:
@@ -141,32 +141,40 @@ class Nodes:
         finally:
             self._mutex.release()
 
-    def is_replaced(self, number: int) -> bool:
+    def should_leave(self, number: int) -> bool:
         """Return whether a server that has been silent for some seconds is to be given up.
 
-        It is if another one can be written to, and this one does not answer a second connection either: a statement
-        that takes long is no reason.
+        A statement that takes long is no reason. A second connection tells: the server answers that it may not be
+        written to, or it does not answer, and another can be written to.
         """
         with self._mutex:
-            seen_at, replaced = self._replaced.get(number, (0.0, False))
+            seen_at, leave = self._left.get(number, (0.0, False))
             if ticks() - seen_at > _PROBE_S / 2:
-                others = (one for one in range(len(self._url.servers)) if one != number)
-                heir = next((one for one in others if self._is_fit(one)), None)
-                replaced = heir is not None and not self._is_fit(number)
-                if heir is not None and replaced and self._first == number:
+                own = self._ask(number)
+                heir = None if own is not None and not own.unfit else self._heir_of(number)
+                leave = heir is not None or (own is not None and bool(own.unfit))
+                if heir is not None and self._first == number:
                     self._first = heir
-                self._replaced[number] = ticks(), replaced
-            return replaced
+                self._left[number] = ticks(), leave
+            return leave
+
+    def _heir_of(self, number: int) -> int | None:
+        return next((one for one in range(len(self._url.servers)) if one != number and self._is_fit(one)), None)
 
     def _is_fit(self, number: int) -> bool:
+        standing = self._ask(number)
+        return standing is not None and not standing.unfit
+
+    def _ask(self, number: int) -> Standing | None:
+        """Ask a server over a connection of its own; ``None`` if it does not answer."""
         try:
             connection = self._connect(number, _PROBE_S)
         except (MySQLError, OSError, EmsError):
-            return False
+            return None
         try:
-            return not standing_of(connection).unfit
+            return standing_of(connection)
         except (MySQLError, OSError, EmsError):
-            return False
+            return None
         finally:
             with contextlib.suppress(Exception):
                 connection.close()
@@ -223,7 +231,7 @@ class Nodes:
             connection.query(_SQL.set_galera)
         if timeout_s is None:
             if self._url.others:
-                connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self.is_replaced, number))
+                connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self.should_leave, number))
             else:
                 connection.wait_for(answer_s)
         return connection
