@@ -22,9 +22,11 @@ from emsworker.chaos.history import Log, note_fault
 from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import is_server_trouble
 from emsworker.store.engine.schema import migrate
 from emsworker.store.topics import create_topic
 from tests.support.looker import Looker
+from tests.support.machine import machine_s
 from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
@@ -41,7 +43,7 @@ _RAN_OUT = re.compile(r"^(\S+ \S+),\d+ ERROR +(\d+) .*the leases of this process
 _TAKEN_FOR_DEAD = re.compile(
     r"^(\S+ \S+),\d+ WARNING .*recovered a claim of [^ -]+-(\d+)-\S+ .*its lease was over for \d", re.MULTILINE
 )
-_SETTLE_S, _START_S = 90, 60
+_SETTLE_S, _START_S, _LOOK_S = 90, 60, 20
 # A loaded machine may take so long to commit what has run; how much *work* may be repeated is judged by recovery.py.
 _COMMIT_S = 2.0
 _READ_AHEAD_S = 8.0
@@ -49,11 +51,26 @@ APP = "verification.chaos.app:app"
 
 
 class DirectLooker(Looker):
-    """Looks into the database itself, and tells the programs another way to it."""
+    """Looks into the database itself, and tells the programs another way to it.
+
+    A server that cannot serve for now is asked again for some seconds: one of a cluster refuses everything while it
+    changes from one view to the next, also after all nodes were seen to be back.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__(site.told)
         self._site = site
+
+    def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query; a statement that changes something is committed."""
+        deadline = machine_s() + _LOOK_S
+        while True:
+            try:
+                return super().rows(statement, *args)
+            except pymysql.err.OperationalError as error:
+                if not is_server_trouble(error) or machine_s() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _rows(self, statement: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if self._connection is None:
