@@ -65,6 +65,7 @@ def run_statements(database: LocalDatabase, text: str) -> Iterator[ClientResult]
         connection = connect(
             unix_socket=database.socket, user="ems", password=database.password, database="ems", charset="utf8mb4",
             autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS,
+            ssl_disabled=True,  # PyMySQL would first read all certificates that the system trusts
         )  # fmt: skip
         with connection, connection.cursor() as cursor:
             cursor.execute(text)

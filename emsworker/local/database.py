@@ -218,6 +218,7 @@ class LocalDatabase(Server):
                 password=state.password,
                 database="ems",
                 connect_timeout=_CONNECT_TIMEOUT_S,
+                ssl_disabled=True,  # PyMySQL would first read all certificates that the system trusts
             )
         except OperationalError:
             return False
