@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 def read_address(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
     """Turn an address on the command line into host and port."""
+    if value is None:
+        return None
     from emsworker.observe.http import parse_address
 
     try:
-        return None if value is None else parse_address(value)
+        return parse_address(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}.") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -47,10 +46,10 @@ from emsworker.tasks.task import (
     check_function,
     full_name,
 )
-from emsworker.testing import TestApp
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
+    from emsworker.testing import TestApp
 
 _TIMES = ("countdown", "eta", "delay")
 
@@ -659,6 +658,8 @@ class Ems:
 
     def test(self, **options: Any) -> TestApp:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
+        from emsworker.testing import TestApp  # a worker never needs it
+
         self._becomes_eager = False
         return TestApp(self, **options)
 
@@ -671,6 +672,8 @@ class Ems:
 
     async def aclose(self) -> None:
         """Close the connections from a coroutine; see :meth:`close`."""
+        import asyncio  # only a program with coroutines has loaded it
+
         await asyncio.shield(asyncio.to_thread(self.close))
 
     def consumer(

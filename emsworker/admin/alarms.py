@@ -7,7 +7,6 @@ from collections.abc import Container
 from dataclasses import dataclass, fields
 from typing import Any
 
-from emsworker.admin.receivers import deliver
 from emsworker.core.alarms import Alarm, Metric, Rule, Silence, describe
 from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
 from emsworker.core.options import at_most, refuse, refuse_unknown, seconds, text
@@ -140,6 +139,8 @@ class Alarms:
         Raises:
             UnknownAlarm: there is no such rule.
         """
+        from emsworker.admin.receivers import deliver  # and HTTP, which nothing else here needs
+
         rules = [rule for rule in self._database.call(store.list_rules) if rule.name == name]
         if not rules:
             raise _unknown(name)

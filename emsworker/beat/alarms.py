@@ -11,7 +11,6 @@ import queue
 import threading
 from datetime import datetime, timedelta
 
-from emsworker.admin.receivers import LONGEST_S, deliver
 from emsworker.core.alarms import GONE, Attempts, advance, evaluate
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
@@ -53,6 +52,8 @@ class WatchAlarms:
             self._next_watch = ticks() + max(pause_s, _SHARE * (ticks() - began))
         self._land(session)
         if self._has_rules and self._flying < _AT_ONCE:
+            from emsworker.admin.receivers import LONGEST_S  # and HTTP, which a beat without alarms does without
+
             for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
                 self._send(delivery, settings)
         return _DELIVERING_S if self._flying else settings.beat_s
@@ -85,6 +86,8 @@ class WatchAlarms:
         return True
 
     def _send(self, delivery: AlarmDelivery, settings: Settings) -> None:
+        from emsworker.admin.receivers import deliver
+
         def run() -> None:
             problem = None
             try:

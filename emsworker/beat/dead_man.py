@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 
-from emsworker.admin.receivers import ping
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
@@ -47,6 +46,8 @@ class PingDeadMan:
         return settings.beat_s
 
     def _ping(self, url: str) -> None:
+        from emsworker.admin.receivers import ping  # and HTTP, which few beats need
+
         def run() -> None:
             try:
                 ping(url)

@@ -2,16 +2,17 @@
 
 A consumer hands over consecutive messages of its claim and waits; they run at once. As soon as the first of them has
 ended it is recorded, so that the acked offset follows the lowest message that still runs.
+
+asyncio is imported by the functions that need it: a worker without coroutines starts sooner without it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.watch import Watch
@@ -22,6 +23,9 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.tasks.options import HandlerOptions
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 OnDeath = Callable[[str, BaseException], None]
@@ -56,11 +60,15 @@ class EventLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; called by threads other than the loop's own."""
+        import asyncio
+
         return asyncio.run_coroutine_threadsafe(coroutine, self._running()).result()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
+                import asyncio
+
                 self._loop = asyncio.new_event_loop()
                 _LoopThread(self._loop, self._on_death).start()
             return self._loop
@@ -80,6 +88,8 @@ class CoroutineRun(Run):
     def __init__(
         self, claim_run: ClaimRun, watch: Watch, message: Message, options: HandlerOptions, hard_s: float
     ) -> None:
+        import asyncio
+
         self._claim_run, self._watch, self._message = claim_run, watch, message
         soft_s = options.soft_time_limit_s
         self._began = ticks()
@@ -97,6 +107,8 @@ class CoroutineRun(Run):
         Raises:
             SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. The coroutine itself gets CancelledError.
         """
+        import asyncio
+
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         try:
             async with self._hard, self._soft:  # a coroutine that survives the first is cancelled by the second
@@ -175,6 +187,8 @@ async def run_together(
         run: runs one message; it raises only what must end the process.
         ended: called with messages in order, each once it and all before it have ended, and the first that still runs.
     """
+    import asyncio
+
     finished: set[int] = set()
     first = 0
 

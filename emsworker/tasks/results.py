@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -144,6 +143,8 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
     async def aget(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed]: ...
     async def aget(self, timeout: float | None = None, *, raises: bool = True) -> Any:
         """All values, in order, for coroutines; see :meth:`get`. It holds a thread only while it looks."""
+        import asyncio  # only a program with coroutines has loaded it
+
         pauses = self._pauses(timeout)
         while (pause := await self._pool.run(partial(next, pauses, None))) is not None:
             await asyncio.sleep(pause)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from asyncio import CancelledError, wrap_future
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -43,6 +42,8 @@ class ThreadPool:
             name: of the call; if it fails after its coroutine was cancelled, a warning names it. Without a name such a
                 failure is ignored.
         """
+        from asyncio import CancelledError, wrap_future  # only a program with coroutines has loaded it
+
         if not self._threads:
             return call()
         future = self._submit(call)

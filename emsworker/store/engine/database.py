@@ -8,8 +8,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -84,7 +82,9 @@ def until_connected(work: Callable[[], T], timeout_s: float) -> T:
     try:
         return work()
     except (ConnectionLost, Conflict):
-        pass  # the common case needs no machinery
+        pass  # the common case needs no machinery, and does not load it
+    from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
     waits = Retrying(
         retry=retry_if_exception_type((ConnectionLost, Conflict)),
         stop=stop_after_delay(timeout_s),
