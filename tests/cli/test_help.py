@@ -128,9 +128,19 @@ _UNUSED = (
 )
 
 
+# A worker without coroutines, alarms, --http and a lost connection needs none of these.
+_SELDOM = ("asyncio", "emsworker.testing", "http.client", "http.server", "tenacity", "urllib.request")
+
+
 @pytest.mark.parametrize(
     ("module", "unwanted"),
-    [("emsworker.cli.main", _HEAVY), ("emsworker.worker.child", _UNUSED), ("emsworker", _HEAVY)],
+    [
+        ("emsworker.cli.main", _HEAVY),
+        ("emsworker.worker.child", (*_UNUSED, *_SELDOM)),
+        ("emsworker.worker.supervisor", _SELDOM),
+        ("emsworker.app", _SELDOM),
+        ("emsworker", _HEAVY),
+    ],
 )
 def test_nothing_is_imported_before_it_is_needed(module: str, unwanted: tuple[str, ...]) -> None:
     """Each of these takes tens of milliseconds and some MiB, in every process of a worker."""

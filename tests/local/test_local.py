@@ -184,6 +184,19 @@ def test_a_folder_may_have_any_name(server: LocalDatabase, tmp_path: Path) -> No
         odd.kill()
 
 
+def test_our_own_connections_read_no_certificates(server: LocalDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each of its connections PyMySQL reads all that the system trusts, which takes longer than most tests."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection on this machine has read certificates")
+
+    monkeypatch.setattr("ssl.create_default_context", refuse)
+    server.start()
+    assert [row[0] for result in run_statements(server, "SELECT 1") for row in result.rows] == [1]
+    with connect(server.url) as connection, connection.cursor() as cursor:
+        assert cursor.execute("SELECT 1") == 1
+
+
 def test_a_deep_folder_gets_a_short_socket(own_redis: Redis, tmp_path: Path) -> None:
     deep = Redis(tmp_path / ("x" * 100))
     try:
