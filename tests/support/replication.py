@@ -104,7 +104,8 @@ class Replicated:
         word = self._words.follower
         status = run(self.replica, f"SHOW {word} STATUS")[0]
         assert status[f"{word.capitalize()}_SQL_Running"] == "Yes", status["Last_SQL_Error"]
-        return "has read all relay log" in status[f"{word.capitalize()}_SQL_Running_State"]
+        state = status[f"{word.capitalize()}_SQL_Running_State"]  # None while its thread begins
+        return state is not None and "has read all relay log" in state
 
 
 @contextmanager
