@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from emsworker.core.durations import span_text
-from emsworker.core.errors import DecodeError, class_name
+from emsworker.core.errors import DecodeError, class_name, text_of
 from emsworker.core.model import TASK_HEADER, Failure, Message, Outcome
 from emsworker.core.process import forks
 from emsworker.core.process.forks import Mutex
@@ -207,7 +207,7 @@ class AttemptLog:
 def one_line(error: BaseException) -> str:
     """Return the type and the first line of an error, without passwords in URLs."""
     name = class_name(error).lstrip("_")
-    text = next((line.strip() for line in redact(str(error)).splitlines() if line.strip()), "")
+    text = next((line.strip() for line in redact(text_of(error)).splitlines() if line.strip()), "")
     return f"{name}: {text[:_MAX_ERROR]}" if text else name
 
 

@@ -32,6 +32,7 @@ from emsworker.core.errors import (
     SoftTimeLimitExceeded,
     TimeLimitExceeded,
     class_name,
+    text_of,
 )
 from emsworker.core.ladder import Decision, Done, Dropped
 from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Isolation, Message, Order, Outcome
@@ -43,6 +44,8 @@ from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler
 
 log = logging.getLogger(__name__)
+
+_MOST_DESCRIBED = 8000  # characters; what the store keeps of an error
 
 
 class Executor:
@@ -469,8 +472,20 @@ def outcome_of(error: BaseException, decision: Decision) -> Outcome:
 
 
 def describe(error: BaseException) -> str:
-    """An error with its traceback, without our own frames and without passwords in URLs."""
+    """An error with its traceback, without our own frames, passwords in URLs and the middle of a long text."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
         trace = trace.tb_next
-    return redact("".join(traceback.format_exception(type(error), error, trace))).strip()
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # the parts of an error that Python asks for are its author's as well
+        text = f"{''.join(traceback.format_tb(trace))}{class_name(error)}: {text_of(error)}"
+    return shortened(redact(text).strip(), _MOST_DESCRIBED)
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text without its middle if it has more than ``most`` characters: an error may hold a whole response."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half:,} characters are left out ...\n{text[-half:]}"

@@ -38,6 +38,7 @@ from emsworker.core.errors import (
     Retry,
     StoreUnavailable,
     class_name,
+    text_of,
 )
 from emsworker.core.ids import local_ip
 from emsworker.core.ladder import Ladder
@@ -478,7 +479,7 @@ class PullConsumer:
         return Settlement(message, ran_s, failure)
 
     def _time_out(self, run: PulledRun, error: BaseException) -> Settlement:
-        return self._failed(run.message, run, error, str(error), class_name(error))
+        return self._failed(run.message, run, error, text_of(error), class_name(error))
 
     # -- for coroutines ------------------------------------------------------------------------------------------------
 

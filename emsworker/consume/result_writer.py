@@ -8,7 +8,7 @@ from typing import Protocol
 
 from emsworker.consume.claim_run import Ended
 from emsworker.core.codec import encode_json
-from emsworker.core.errors import EncodeError
+from emsworker.core.errors import EncodeError, text_of
 from emsworker.core.ids import uid_text
 from emsworker.core.model import Failure, Message
 from emsworker.core.url import redact
@@ -69,7 +69,7 @@ class ResultWriter:
             try:
                 self._putter.put(row)
             except Exception as error:  # a result store that is down must not make tasks run twice
-                log.error("the result of %s is lost: %s", uid_text(row.uid), redact(str(error)))
+                log.error("the result of %s is lost: %s", uid_text(row.uid), redact(text_of(error)))
         return [self.for_flush(one) for one in ended]
 
     def for_flush(self, ended: Ended) -> Ended:
@@ -79,4 +79,4 @@ class ResultWriter:
 
 def _failed(uid: bytes, error: BaseException, traceback: str, ttl_s: float) -> ResultRow:
     kind = type(error).__name__
-    return ResultRow(uid, None, kind[:255], storable(redact(str(error))), storable(traceback), ttl_s)
+    return ResultRow(uid, None, kind[:255], storable(redact(text_of(error))), storable(traceback), ttl_s)

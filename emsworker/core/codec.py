@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
+from emsworker.core.errors import ContentRefused, DecodeError, EncodeError, text_of
 from emsworker.core.extras import hint_if_missing
 from emsworker.core.process.forks import undivided
 
@@ -105,7 +105,7 @@ def _serialize(body: Any, serializer: str, names: Sequence[str]) -> tuple[bytes,
         try:
             return body.encode(), {CONTENT_TYPE: "text/plain"}
         except UnicodeEncodeError as error:
-            raise EncodeError(f"the body has no UTF-8 form: {error}") from error
+            raise EncodeError(f"the body has no UTF-8 form: {text_of(error)}") from error
     if serializer == "json":
         return encode_json(body, names), {}
     return _serialize_by_kombu(body, serializer)
@@ -176,7 +176,7 @@ def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, st
         why = hint_if_missing(serializer) or f"it is not known here; known are {', '.join(SERIALIZERS)}"
         raise EncodeError(f"serializer {serializer!r}: {why}") from None
     except Exception as error:  # each serializer raises errors of its own
-        raise EncodeError(f"the body cannot be serialized as {serializer}: {error}") from error
+        raise EncodeError(f"the body cannot be serialized as {serializer}: {text_of(error)}") from error
     payload = raw.encode() if isinstance(raw, str) else raw
     return payload, {CONTENT_TYPE: content_type, CONTENT_ENCODING: encoding}
 

@@ -335,8 +335,17 @@ def _with_message(lines: Sequence[str]) -> str:
     return " ".join(line.strip() for line in lines[: 2 if alone else 1])
 
 
+def text_of(error: BaseException) -> str:
+    """Return the message of an error; whatever raises it, its own ``__str__`` may fail as well."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # as Python's own tracebacks say it
+
+
 def class_name(error: BaseException) -> str:
     """Return the name of an error's class: with its module, as in a traceback, unless Python or EMS defines it."""
     kind = type(error)
-    own = kind.__module__ in ("builtins", "__main__") or kind.__module__.split(".")[0] == "emsworker"
-    return kind.__qualname__ if own else f"{kind.__module__}.{kind.__qualname__}"
+    module = str(kind.__module__)  # a class may have set it to anything
+    own = module in ("builtins", "__main__") or module.split(".")[0] == "emsworker"
+    return kind.__qualname__ if own else f"{module}.{kind.__qualname__}"

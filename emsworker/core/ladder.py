@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration, parse_duration
-from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, Retry, TransactionEnded
+from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, Retry, TransactionEnded, text_of
 
 DEFAULT_LADDER = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DEFAULT_MAX_ATTEMPTS = 16
@@ -99,7 +99,7 @@ class Ladder:
         if isinstance(error, Ignore):
             return Done()
         if isinstance(error, _HOPELESS):
-            return Dead(str(error))
+            return Dead(text_of(error))
         if attempt >= self.max_attempts:
             return Dead(f"used up its {counted(self.max_attempts, 'attempt')}")
         if isinstance(error, Retry) and error.countdown_s is not None:

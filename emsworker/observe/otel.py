@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from emsworker.consume.executor import describe
-from emsworker.core.errors import DecodeError, Ignore, Retry
+from emsworker.core.errors import DecodeError, Ignore, Retry, text_of
 from emsworker.core.extras import require
 from emsworker.core.model import Message
 from emsworker.core.process import runnable
@@ -150,7 +150,7 @@ class OpenTelemetry(Middleware):
         self._measure.ended(run, outcome, None if failure is None else _type_of(failure))
 
     def _fail(self, span: Span, error: BaseException) -> None:
-        text = redact(str(error))
+        text = redact(text_of(error))
         span.set_attribute(names.ERROR_TYPE, _type_of(error))
         span.set_status(self._trace.StatusCode.ERROR, text)
         if isinstance(error, Exception):

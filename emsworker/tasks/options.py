@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from emsworker.core.errors import Ignore, Problem, Reject, Retry
+from emsworker.core.errors import Ignore, Problem, Reject, Retry, text_of
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.limits import MOST_RUNNING, RATE, Limit
 from emsworker.core.model import ATTEMPTS, LADDER
@@ -116,7 +116,7 @@ class HandlerOptions:
         """Decide about a message whose run ended in ``error``; Retry, Reject and Ignore take precedence."""
         asked_for = isinstance(error, (Retry, Reject, Ignore))
         if self.on_error == "dead" and not asked_for:
-            return Dead(f"{type(error).__name__}: {error}")
+            return Dead(f"{type(error).__name__}: {text_of(error)}")
         if self.on_error == "ignore" and not asked_for:
             return Done()
         return self.ladder_over(group).next(attempt, error)
