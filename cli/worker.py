@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emsworker.core.counted import counted, plural
+from emsworker.core.ids import CLIENT_NAME
 from emsworker.core.process.role import claim_role
 
 from .common import (
@@ -42,6 +43,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = 3.0
+
+
+def _read_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not 0 < len(value) <= CLIENT_NAME:
+        raise click.BadParameter(f"{len(value)} characters; write 1 to {CLIENT_NAME}.")
+    return value
+
 
 log_options = together(
     click.option(
@@ -96,7 +104,7 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @override_option("threads", "-t")
 @override_option("max_tasks_per_child", metavar="N")
 @override_option("max_memory_per_child", metavar="MIB")
-@click.option("-n", "--name", help="Shown in `ems clients`; the name of this machine.")
+@click.option("-n", "--name", callback=_read_name, help="Shown in `ems clients`; the name of this machine.")
 @click.option("--no-beat", is_flag=True, help="Leave the beat's services to others.")
 @click.option("--reload", is_flag=True, help="Restart when a Python file changes, for development.")
 @http_option

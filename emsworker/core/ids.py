@@ -48,6 +48,9 @@ def new_claim_id() -> int:
     return (int(time.time() * 1000) & (1 << 41) - 1) << 22 | int.from_bytes(os.urandom(3), "big") & (1 << 22) - 1
 
 
+CLIENT_NAME = 190  # characters of a worker's name, as its column holds
+
+
 def check_name(what: str, name: str) -> str:
     """Return ``name`` if it may name a topic, group or task.
 

@@ -118,7 +118,9 @@ def _port(parts: SplitResult) -> int:
     try:
         return parts.port or 3306
     except ValueError:
-        raise ValueError("its port is not a number from 0 to 65535") from None
+        raise ValueError(
+            "its port is not a number from 0 to 65535 (in a user or password write / as %2F, # as %23, ? as %3F)"
+        ) from None
 
 
 def _check_tls(options: Mapping[str, str]) -> None:

@@ -47,6 +47,13 @@ def test_a_worker_says_that_it_is_ready_works_and_stops(ems: Ems, url: str, app:
     assert rows(url, "SELECT COUNT(*) FROM ems_leader") == [(0,)]
 
 
+@pytest.mark.parametrize("name", ["", "x" * 191])
+def test_a_name_that_cannot_be_registered_is_wrong_usage(ems: Ems, name: str) -> None:
+    ems.write("work.py", TASKS)
+    done = ems("worker", "-A", "work", "-n", name)
+    assert done.code == 2 and f"{len(name)} characters; write 1 to 190" in done.err
+
+
 def test_no_beat_leads_nothing_and_beat_alone_leads(ems: Ems, url: str, app: App) -> None:
     ems.write("work.py", TASKS)
     with ems.running("worker", "-A", "work", "-p", "1", "--no-beat") as worker:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pymysql
 import pytest
@@ -21,6 +22,7 @@ from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Sql
 from emsworker.store.groups import progress
 from tests.support.servers import _execute, connect, set_globals
 from tests.support.streams import Stream, flush_of, in_threads, offsets, wait_until
@@ -364,6 +366,20 @@ def test_what_is_wrong_with_the_surroundings_is_named(stream: Stream) -> None:
     missing = re.sub(r"/[^/]*$", "/ems_there_is_none", stream.url)
     with Database(missing).session() as session, pytest.raises((ConfigError, AccessDenied), match="ems_there_is_none"):
         session.rows("SELECT 1")
+
+
+@pytest.mark.parametrize("password", ["pé", "💥 ü", "a b@c/d:e#f?g%h&i=j'k\"l+\\"])
+def test_a_password_may_have_any_characters(server: Server, stream: Stream, password: str) -> None:
+    account = f"'odd'@'{urlsplit(stream.url).hostname}'"
+    quoted = pymysql.converters.escape_string(password)
+    _execute(server.admin_url, f"CREATE USER {account} IDENTIFIED BY '{quoted}'")
+    try:
+        parts = urlsplit(stream.url)
+        url = f"mysql://odd:{quote(password, safe='')}@{parts.hostname}:{parts.port}/information_schema"
+        with Database(url).session() as session:
+            assert session.rows(Sql("SELECT 1")) == ((1,),)
+    finally:
+        _execute(server.admin_url, f"DROP USER {account}")
 
 
 def test_trap_20_the_server_is_recognised(server: Server, stream: Stream) -> None:

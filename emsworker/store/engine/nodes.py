@@ -202,7 +202,7 @@ class Nodes:
             host=host,
             port=port,
             user=self._url.user,
-            password=self._url.password,
+            password=self._url.password.encode(),  # PyMySQL would encode it as Latin-1
             database=self._url.database,
             unix_socket=options.get("unix_socket"),
             charset="utf8mb4",
