@@ -27,6 +27,7 @@ from emsworker.publish.notifier import Notifier, Wake
 from emsworker.publish.outbox import Outbox, OutboxTransaction, Sender
 from emsworker.publish.outgoing import Outgoing, admit
 from emsworker.publish.producer import Producer
+from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
 
@@ -117,7 +118,8 @@ class MysqlBroker:
     def producer(self) -> Producer:
         """The process's producer; a forked child gets one of its own."""
         packet = self.database.call(server_facts).max_allowed_packet
-        session, timeout_s = self.database.session(), self.settings.publish_timeout_s
+        timeout_s = self.settings.publish_timeout_s
+        session = self.database.session(answer_s=timeout_s + LOCK_WAIT_S)
         return Producer(
             session,
             open_allocator(self.settings, self.stream_id),

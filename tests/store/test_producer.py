@@ -28,6 +28,7 @@ from emsworker.publish.producer import _Ticket
 from emsworker.store import topics
 from emsworker.store.groups import claims
 from tests.support import rows
+from tests.support.machine import machine_s
 from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
 
 
@@ -314,6 +315,20 @@ def test_w4_a_locked_partition_ends_in_a_timeout_of_ours(stream: Stream) -> None
         assert stream.lock_waits() == waits + 1, "one wait of InnoDB takes 5 s: it is not tried again"
         other.rollback()
     assert app.send("t", 3).offset == 2
+
+
+def test_w4_a_server_that_does_not_answer_ends_in_a_timeout_of_ours(stream: Stream) -> None:
+    app = stream.app(publish_timeout_s=1.0)
+    app.send("t", 1)
+    with stream.other() as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLES ems_message READ")  # an insert waits for 50 s
+        began = machine_s()
+        with pytest.raises(PublishTimeout, match="not confirmed within 1 s"):
+            app.send("t", 2)
+        assert machine_s() - began < 15
+        cursor.execute("UNLOCK TABLES")
+    app.send("t", 3)
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") in (2, 3)
 
 
 class _CtrlC:

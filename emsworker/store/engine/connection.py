@@ -36,6 +36,7 @@ else:
 
 _SQL = Statements(__name__)
 SET_AUTOCOMMIT = _SQL.set_autocommit
+LOCK_WAIT_S = 6.0  # after which a statement that waits for a lock has ended: connection.sql sets 5 s
 # Statements that cannot change the session's database; any other statement of a handler may be a USE.
 _STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
 # Attributes that a handler can change on the object; restored afterwards.

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from emsworker.core.errors import StoreUnavailable
+from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.nodes import Nodes
@@ -43,9 +44,9 @@ class Database:
         listening = ", ".join(f"{host}:{port}" for host, port in self._url.servers)
         return self._url.options.get("unix_socket", listening)
 
-    def session(self, patient: bool = True) -> Session:
-        """Create a session for one thread; the caller closes it."""
-        return Session(self._url, self._nodes, patient)
+    def session(self, patient: bool = True, answer_s: float | None = None) -> Session:
+        """Create a session for one thread, which the caller closes; for the arguments see :class:`Session`."""
+        return Session(self._url, self._nodes, patient, answer_s)
 
     def thread_session(self) -> Session:
         """The calling thread's own session, kept for its next call."""
@@ -79,19 +80,27 @@ def until_connected(work: Callable[[], T], timeout_s: float) -> T:
     Raises:
         StoreUnavailable: ``timeout_s`` seconds have passed.
     """
+    began = ticks()
     try:
         return work()
-    except (ConnectionLost, Conflict):
-        pass  # the common case needs no machinery, and does not load it
+    except (ConnectionLost, Conflict) as error:  # the common case needs no machinery, and does not load it
+        left_s = timeout_s - (ticks() - began)
+        if left_s <= 0:  # it did not answer for that long
+            raise _unreachable(timeout_s, began, error) from error
     from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
     waits = Retrying(
         retry=retry_if_exception_type((ConnectionLost, Conflict)),
-        stop=stop_after_delay(timeout_s),
+        stop=stop_after_delay(left_s),
         wait=wait_random_exponential(multiplier=0.05, max=1.0),
     )
     try:
         return waits(work)
     except RetryError as error:
         cause = error.last_attempt.exception()
-        raise StoreUnavailable(f"MySQL could not be reached for {timeout_s:g} s: {cause}") from cause
+        raise _unreachable(timeout_s, began, cause) from cause
+
+
+def _unreachable(timeout_s: float, began: float, cause: BaseException | None) -> StoreUnavailable:
+    for_s = max(timeout_s, int(ticks() - began))  # one that does not answer is waited for beyond the time-out
+    return StoreUnavailable(f"MySQL could not be reached for {for_s:g} s: {cause}")

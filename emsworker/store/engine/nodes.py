@@ -8,6 +8,7 @@ group's primary, or the first node of the URL that is fit. All processes make th
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import ssl
 from collections.abc import Sequence
@@ -75,27 +76,30 @@ class Nodes:
         self._left: dict[int, tuple[float, bool]] = {}  # what came of the last look at a silent server
         self._next_return = 0.0
 
-    def open(self) -> Connection:
+    def open(self, answer_s: float | None = None) -> Connection:
         """Connect to the server that is to be written to; one that is alone may be read-only.
+
+        Args:
+            answer_s: seconds after which a server that does not answer counts as lost, if the URL says no less.
 
         Raises:
             MySQLError, OSError, EmsError: it cannot be reached, or none of several can be written to.
         """
         if self._url.others:
-            return self._open_fit()
-        connection = self._connect(0)
+            return self._open_fit(answer_s)
+        connection = self._connect(0, answer_s=answer_s)
         if reason := standing_of(connection).outside:
             connection.close()
             raise OperationalError(2003, f"{connection.server} {reason}")
         return connection
 
-    def _open_fit(self) -> Connection:
+    def _open_fit(self, answer_s: float | None) -> Connection:
         reasons = []
         count = len(self._url.servers)
         for number in [(self._first + step) % count for step in range(count)]:
             host, port = self._url.servers[number]
             try:
-                connection = self._connect(number)
+                connection = self._connect(number, answer_s=answer_s)
                 standing = standing_of(connection)
                 if not standing.unfit:
                     self._note_choice(number, standing)
@@ -186,17 +190,18 @@ class Nodes:
         default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if self._url.others else self._connect_timeout_s
         return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
 
-    def _connect(self, number: int, timeout_s: int | None = None) -> Connection:
+    def _connect(self, number: int, probe_s: float | None = None, answer_s: float | None = None) -> Connection:
         """Connect to one server, and set all that our statements depend on.
 
         Args:
-            timeout_s: for each answer, too; the usual ones if ``None``.
+            probe_s: seconds for connecting and for each answer, of a connection that only looks.
+            answer_s: see :meth:`open`.
         """
         options = self._url.options
         host, port = self._url.servers[number]
         context = tls_context(options)
-        connect_s = timeout_s or self._connect_timeout()
-        answer_s = float(options.get("read_timeout_s", _READ_TIMEOUT_S))
+        answer_s = min(float(options.get("read_timeout_s", _READ_TIMEOUT_S)), answer_s or math.inf)
+        connect_s = probe_s or self._connect_timeout()
         connection = _open_socket(
             context,
             host=host,
@@ -229,7 +234,7 @@ class Nodes:
             connection.one_by_one = True
             connection.settings = (*connection.settings, _SQL.set_galera)
             connection.query(_SQL.set_galera)
-        if timeout_s is None:
+        if probe_s is None:
             if self._url.others:
                 connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self.should_leave, number))
             else:

@@ -40,9 +40,9 @@ class ReplicaDatabase(Database):
     def _now(self) -> Database:
         return self._each[self._current]
 
-    def session(self, patient: bool = True) -> Session:
+    def session(self, patient: bool = True, answer_s: float | None = None) -> Session:
         """Create a session with the server in use."""
-        return self._now.session(patient)
+        return self._now.session(patient, answer_s)
 
     def thread_session(self) -> Session:
         """The calling thread's own session with the server in use."""

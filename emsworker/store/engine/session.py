@@ -160,12 +160,16 @@ class Session:
         url: the server, or several.
         nodes: what opens its connections, shared by sessions of the same URL.
         patient: retry conflicts; otherwise raise at once, for callers that retry by themselves.
+        answer_s: seconds after which a server that does not answer counts as lost, if the URL says no less.
     """
 
-    def __init__(self, url: DatabaseUrl, nodes: Nodes | None = None, patient: bool = True) -> None:
+    def __init__(
+        self, url: DatabaseUrl, nodes: Nodes | None = None, patient: bool = True, answer_s: float | None = None
+    ) -> None:
         self._url = url
         self._nodes = nodes or Nodes(url)
         self._patient = patient
+        self._answer_s = answer_s
         self._connection: Connection | None = None
         self._pid = 0
         self._used_at = 0.0
@@ -492,7 +496,7 @@ class Session:
         if connection is not None and may_change and not self._nodes.still_serves(connection):
             self.drop()  # a session that only reads would not notice that its server was demoted
         if self._connection is None:
-            self._connection = self._nodes.open()
+            self._connection = self._nodes.open(self._answer_s)
             self._pid = os.getpid()
         return self._connection
 
