@@ -9,6 +9,7 @@ from emsworker import Ems
 from emsworker.core.errors import AccessDenied, StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.sql import Sql
 from tests.cluster.conftest import On
 from tests.support.clusters import GroupReplication, Node
 from tests.support.machine import machine_s
@@ -74,7 +75,7 @@ def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, f
         until(lambda: len(sender.confirmed) > before or sender.error, 60, "it goes on")
         resumed = machine_s()
         with Database(on_group.url).session() as new:  # a process that starts now finds it, too
-            assert new.rows("SELECT 1") == ((1,),)  # type: ignore[arg-type]
+            assert new.rows(Sql("SELECT 1")) == ((1,),)
         until(lambda: len(sender.confirmed) > before + 20 or sender.error, 20, "and on")
     finally:
         group.nodes[first].thaw()
@@ -142,4 +143,4 @@ def test_who_may_not_read_the_members_is_told_what_to_grant(on_group: On) -> Non
     with pytest.raises(
         AccessDenied, match=r"GRANT SELECT ON performance_schema.replication_group_members TO 'blind'@'127"
     ):
-        Database(url).call(lambda session: session.rows("SELECT 1"))  # type: ignore[arg-type]
+        Database(url).call(lambda session: session.rows(Sql("SELECT 1")))
