@@ -25,7 +25,7 @@ from emsworker.admin.readers import HoldView
 from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
 from emsworker.core.process.clock import ticks
-from emsworker.core.url import DatabaseUrl, redact_url
+from emsworker.core.url import DatabaseUrl, impatient, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
@@ -38,7 +38,8 @@ from emsworker.web.cache import SharedCache
 T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 
-_CONNECT_S, _CALL_S, _READ_S = 3.0, 2.0, 15
+_CONNECT_S, _CALL_S = 3.0, 2.0
+_READ_S = 15.0  # a server that hangs must not hold every thread for a minute
 _LAG_S = 2.0
 _FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
 _REFUSED_S = 30.0
@@ -84,7 +85,7 @@ class Shared:
     def __init__(self, url: str, operator_url: str | None, redact: Redact | None, *, replica: bool = False) -> None:
         _check_url("url", url)
         self.url, self._replica = url, replica
-        self._database = (ReplicaDatabase if replica else Database)(_impatient(url), _CONNECT_S, _CALL_S)
+        self._database = (ReplicaDatabase if replica else Database)(impatient(url, _READ_S), _CONNECT_S, _CALL_S)
         self._lag, self._lag_until = Lag(None), 0.0
         self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
         self.audit = Audit(self._database)
@@ -92,7 +93,7 @@ class Shared:
         self._operator_url, self._checked = operator_url or "", False
         if operator_url is not None:
             _check_url(_CHANGES, operator_url)
-            self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
+            self.operator = Database(impatient(operator_url, _READ_S), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
         self.sign_out: str | None = None
         self._redact = redact
@@ -202,13 +203,6 @@ def _check_url(name: str, url: str) -> None:
         DatabaseUrl.parse(url)
     except ValueError as error:
         raise ConfigError([Problem(name, redact_url(url), str(error))]) from None
-
-
-def _impatient(url: str) -> str:
-    """Return an address with a shorter time-out: a server that hangs must not hold every thread for a minute."""
-    if "read_timeout_s" in DatabaseUrl.parse(url).options:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}read_timeout_s={_READ_S}"
 
 
 def hide(body: Any, path: Sequence[str]) -> Any:
