@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from emsworker.admin.monitoring import Monitoring
+from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring
 from emsworker.core.errors import EmsError, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.store import topics
+from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import topology
 from emsworker.store.engine.schema import check_version, server_facts
@@ -110,11 +111,25 @@ def list_servers(servers: Servers, most: int | None = None, timeout_s: float = A
 
 
 def _look(name: str, database: Database, most: int | None) -> ServerView:
-    facts = database.call(server_facts)
-    database.call(check_version)
     monitoring = Monitoring(database)
+    database.call(check_version)
+    return look(name, database, monitoring.lag(most), monitoring.clients(), monitoring.leaders())
+
+
+def look(
+    name: str,
+    database: Database,
+    lags: Sequence[GroupLag],
+    clients: Sequence[ClientView],
+    leaders: Sequence[LeaderRow],
+) -> ServerView:
+    """Return a server with what is on it.
+
+    Args:
+        lags, clients, leaders: what was read of it.
+    """
+    facts = database.call(server_facts)
     kept = [topic for topic in database.call(topics.list_topics) if topic.server is None]
-    lags = monitoring.lag(most)
     return ServerView(
         name,
         _address(database),
@@ -124,8 +139,8 @@ def _look(name: str, database: Database, most: int | None) -> ServerView:
         len(lags),
         sum(lag.lag for lag in lags),
         max((lag.oldest_age_s for lag in lags if lag.oldest_age_s is not None), default=None),
-        sum(view.row.alive for view in monitoring.clients()),
-        any(row.alive for row in monitoring.leaders()),
+        sum(view.row.alive for view in clients),
+        any(row.alive for row in leaders),
     )
 
 

@@ -60,7 +60,8 @@ def test_redis_may_hand_out_the_offsets(servers: TestServers) -> None:
 
 @pytest.mark.slow
 def test_the_same_checks_hold_on_three_servers(servers: TestServers) -> None:
-    done = run_demo("--limit", "3000", "--servers", "3", "--server", chosen_flavors()[0])
+    done = run_demo("--limit", "3000", "--servers", "3", "--web", "--server", chosen_flavors()[0])
+    assert re.search(r"The dashboard is at http://127.0.0.1:\d+/", done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "placed: flights on main, aircraft-events on east, notifications on west, reports on main" in done.stdout
     assert re.search(r"killed worker-1 with -9 at \d+%", done.stdout)

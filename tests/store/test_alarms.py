@@ -447,5 +447,5 @@ def test_each_server_has_a_dead_mans_switch_of_its_own(stream: Stream) -> None:
         services = [PingDeadMan("main"), PingDeadMan("east")]
         wait_until(lambda: ([one(stream.session, settings) for one in services], len(switch.pings) == 2)[1])
         assert sorted(switch.pings) == ["/alarms/east", "/alarms/main"]
-    with pytest.raises(ConfigError, match="dead_man_url = .*: must contain {server}"):
+    with pytest.raises(ConfigError, match=r"dead_man_url = .*: must contain \{server\}"):
         Settings(url="mysql://x@y/z", servers=two, dead_man_url="https://switch/s3cret")
