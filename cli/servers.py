@@ -28,6 +28,8 @@ def list_(as_json: bool) -> None:
     from emsworker.admin.servers import Servers, list_servers
 
     views = list_servers(Servers(open_each()), _COUNTED)
+    if len(views) == 1 and views[0].error is not None:
+        raise views[0].error
     rows = [
         {
             "server": view.name,
@@ -39,11 +41,11 @@ def list_(as_json: bool) -> None:
                 name: getattr(view, name) if view.reachable else None
                 for name in ("topics", "groups", "lag", "oldest_s", "workers", "beat")
             },
-            "error": view.error or None,
+            "error": view.problem or None,
         }
         for view in views
     ]
     columns = ["server", "address", "reachable", "topology", "topics", "groups", "lag", "oldest_s", "workers", "beat"]
     print_rows(rows, columns, as_json, "", spare=["groups", "beat", "workers", "topology"])
-    if lines := [f"server {view.name}: {view.error}" for view in views if not view.reachable]:
+    if lines := [f"server {view.name}: {view.problem}" for view in views if not view.reachable]:
         raise CommandFailure(lines)

@@ -86,12 +86,17 @@ class ServerView:
     oldest_s: float | None = None
     workers: int = 0
     beat: bool = False
-    error: str = ""
+    error: EmsError | None = None
 
     @property
     def reachable(self) -> bool:
         """True if it answers and can be used."""
-        return not self.error
+        return self.error is None
+
+    @property
+    def problem(self) -> str:
+        """The error's text without passwords; empty if there is none."""
+        return "" if self.error is None else redact(str(self.error))
 
 
 def list_servers(servers: Servers, most: int | None = None, timeout_s: float = ANSWER_S) -> list[ServerView]:
@@ -103,9 +108,7 @@ def list_servers(servers: Servers, most: int | None = None, timeout_s: float = A
     """
     found = servers.ask(lambda name, database: _look(name, database, most), timeout_s)
     return [
-        ServerView(name, _address(servers.databases[name]), error=redact(str(view)))
-        if isinstance(view, EmsError)
-        else view
+        ServerView(name, _address(servers.databases[name]), error=view) if isinstance(view, EmsError) else view
         for name, view in found.items()
     ]
 

@@ -16,7 +16,7 @@ from emsworker.admin.servers import Servers, ServerView, look
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.ids import parse_uid
 from emsworker.core.servers import MAIN, parse_servers
-from emsworker.core.url import redact, redact_url
+from emsworker.core.url import redact_url
 from emsworker.store.engine.database import Database
 from emsworker.web.cache import SharedCache
 from emsworker.web.overview import MOST_LINES, GroupLine, lines_among
@@ -55,7 +55,7 @@ class Fleet:
         views, lines, count = list[ServerView](), Lines(), 0
         for name, found in self._servers.ask(self._look, _ANSWER_S).items():
             if isinstance(found, EmsError):
-                views.append(ServerView(name, self.dashboards[name].address, error=redact(str(found))))
+                views.append(ServerView(name, self.dashboards[name].address, error=found))
                 continue
             views.append(found[0])
             lines += [(name, line) for line in found[1]]
