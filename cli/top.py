@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _BETWEEN_S = 1.0
 _LINES = 5
 _SHOWN_S = 0.25
+_REST = 4.0  # times that a reading took: of many groups, it takes long
 _SORTS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest", "running", "retries", "dead")
 _HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause  c clients"
 
@@ -157,10 +158,11 @@ class Viewer:
         """Read the screen anew if its interval has passed."""
         if (self._paused and self._due) or time.monotonic() < self._due:
             return
-        first = self._read_at is None
+        first, began = self._read_at is None, time.monotonic()
         self.screen.refresh(self._reader)
-        self._read_at = datetime.now(UTC)
-        self._due = time.monotonic() + (min(_BETWEEN_S, self._interval_s) if first else self._interval_s)
+        self._read_at, now = datetime.now(UTC), time.monotonic()
+        pause_s = min(_BETWEEN_S, self._interval_s) if first else self._interval_s
+        self._due = now + max(pause_s, _REST * (now - began))
 
     def take(self, key: str | None) -> bool:
         """Do what a key means; returns false if that is to quit."""
