@@ -67,7 +67,7 @@ def open_database(profile: str | None, server: str = MAIN) -> Iterator[Database]
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadDatabase:
     """An open database to read messages from.
 
     Attributes:
@@ -106,7 +106,7 @@ class Reading:
 
 
 @contextlib.contextmanager
-def open_reading(profile: str | None, server: str = MAIN) -> Iterator[Reading]:
+def open_reading(profile: str | None, server: str = MAIN) -> Iterator[ReadDatabase]:
     """Open what messages are read from: a replica of the setting `read_url`, if there is one; else the database.
 
     Raises:
@@ -115,13 +115,13 @@ def open_reading(profile: str | None, server: str = MAIN) -> Iterator[Reading]:
     settings = open_stream(profile).settings
     if server != MAIN or settings.read_url is None:
         with open_database(profile, server) as database:
-            yield Reading(database, replica=False)
+            yield ReadDatabase(database, replica=False)
         return
     replicas = ReplicaDatabase(settings.read_url, settings.connect_timeout_s)
     with closing_session(replicas):
         replicas.call(check_version)  # the first that answers is used from now on
     with closing_session(replicas.with_one_session()) as database:
-        yield Reading(database, replica=True)
+        yield ReadDatabase(database, replica=True)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ VALUES (%(name)s, {topic_values}, %(server)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: add_guard
-INSERT INTO ems_topic_guard (topic_id, moved) VALUES (%(topic_id)s, %(moved)s) ON DUPLICATE KEY UPDATE topic_id = topic_id
+-- The row of a topic that exists stays as it is; ON DUPLICATE KEY would need the privilege to change it.
+INSERT IGNORE INTO ems_topic_guard (topic_id, moved) VALUES (%(topic_id)s, %(moved)s)
 
 -- name: close_guard
 -- Waits for open transactions that have sent to the topic.

@@ -76,7 +76,7 @@ class _Slot:
 
     number: int
     server: str = MAIN
-    parked: bool = False  # its server serves no topic of the app
+    idle: bool = False  # its server serves no topic of the app
     process: subprocess.Popen[bytes] | None = None
     process_id: str = ""
     status: IO[bytes] | None = None
@@ -323,7 +323,7 @@ class Supervisor:
         """Return the health of the worker; may be called from any thread."""
         now = ticks()
         return WorkerHealth(
-            tuple(slot.view(now) for slot in self._slots if not slot.parked or slot.alive),
+            tuple(slot.view(now) for slot in self._slots if not slot.idle or slot.alive),
             started=self._started,
             stopping=self._stopping,
             turned_s=now - self._turn_at,
@@ -334,7 +334,7 @@ class Supervisor:
 
     def _start_missing(self) -> None:
         for slot in self._slots:
-            if slot.process is None and not (self._stopping or slot.parked) and ticks() >= slot.start_at:
+            if slot.process is None and not (self._stopping or slot.idle) and ticks() >= slot.start_at:
                 pid = slot.start(replace(self._spec, parent=self._alive_reader))
                 if not slot.fails_for_long:
                     log.info("started child %d as process %d", slot.number, pid)
@@ -479,7 +479,7 @@ class Supervisor:
 
     def _tell_ready(self) -> None:
         """Say once that all children are ready; those whose server is away may follow later if others are ready."""
-        if not self._told_ready and all(slot.ready or slot.away or slot.parked for slot in self._slots):
+        if not self._told_ready and all(slot.ready or slot.away or slot.idle for slot in self._slots):
             self._told_ready = self._started = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
 
@@ -497,7 +497,7 @@ class Supervisor:
             moved, self._moved = self._moved, {}
             if moved and not self._stopping:
                 for slot in self._slots:
-                    slot.parked = not moved.get(slot.server, not slot.parked)
+                    slot.idle = not moved.get(slot.server, not slot.idle)
                 self.restart(sorted(moved))
         elif number == signal.SIGHUP:
             self.restart()
