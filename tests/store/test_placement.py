@@ -109,7 +109,8 @@ def test_a_transaction_sends_to_another_server_once(
     assert _bodies(several, "main", "other") == [b"here"]
     with app.transaction(server="orders") as tx:
         tx.send("orders.new", "local")
-    assert _bodies(several, "orders", "orders.new") == [b"kept", b"local"]
+    # One server has all the databases, so the transaction counts as one on main, and the message is forwarded.
+    _soon(lambda: _bodies(several, "orders", "orders.new") == [b"kept", b"local"])
 
 
 def test_a_message_that_is_offered_again_is_not_accepted_again(several: Several, app: Ems) -> None:
