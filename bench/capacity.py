@@ -14,6 +14,9 @@ from bench.report import Figure
 LOADS = (10_000, 100_000, 1_000_000)
 USED = 0.5  # of what was measured; the rest is for peaks, failovers and retention
 _HANDLER_MS = 10
+STALLS = {"Galera": 7.0, "Group Replication": 23.0}  # seconds, as measured: docs/discussions/reliability.md
+_STEP_S = 0.1
+_YEARS_BETWEEN = 0.5  # failovers of one server: an assumption
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,40 @@ class Costs:
         return ceil(per_s * sum(micros) / 1e6 / USED)
 
 
+@dataclass(frozen=True)
+class Failover:
+    """What one failover of a server does to the messages of its topics.
+
+    Args:
+        late: messages that come in while it lasts, or before the backlog that it leaves is gone.
+        over_s: seconds from its beginning until the backlog is gone.
+    """
+
+    late: float
+    over_s: float
+
+
+def simulate_failover(per_s: float, most_per_s: float, stall_s: float) -> Failover:
+    """Simulate a server that serves nothing for a time, and then as fast as it can until nothing waits.
+
+    Args:
+        per_s: messages that come in for it each second; senders wait meanwhile, and lose none.
+        most_per_s: messages that it can take and run each second.
+        stall_s: seconds for which it serves nothing.
+    """
+    waiting = late = now_s = 0.0
+    while now_s < stall_s or waiting > 0:
+        late += per_s * _STEP_S
+        served = most_per_s * _STEP_S if now_s >= stall_s else 0.0
+        waiting = max(0.0, waiting + per_s * _STEP_S - served)
+        now_s = round(now_s + _STEP_S, 6)
+    return Failover(late, now_s)
+
+
 def table(file: Path) -> str:
-    """The costs, and what each load takes."""
+    """The costs, what each load takes, and what a failover costs there."""
     result_costs = Costs.of(report.load(file))
-    return f"{_costs(result_costs)}\n\n{_loads(result_costs)}"
+    return f"{_costs(result_costs)}\n\n{_loads(result_costs)}\n\n{_failovers(result_costs)}"
 
 
 def _costs(costs: Costs) -> str:
@@ -58,6 +91,21 @@ def _costs(costs: Costs) -> str:
     ]
     body = [f"| {what} | {micros:,.1f} | {1e6 / micros:,.0f} |" for what, micros in rows]
     return "\n".join(["| a message | µs of the machine | a second |", "| --- | ---: | ---: |", *body])
+
+
+def _failovers(costs: Costs) -> str:
+    head = "| messages/s, sent in batches | servers | a failover somewhere every | messages of others that wait "
+    lines = [head + "".join(f"| late in one, {name} | over after " for name in STALLS) + "|"]
+    lines.append(f"| ---: |{' ---: |' * (3 + 2 * len(STALLS))}")
+    most_per_s = 1e6 / (costs.batch + costs.run)
+    for load in LOADS:
+        servers = costs.machines(load, costs.batch, costs.run)
+        cells = [f"{load:,}", f"{servers:,}", f"{365 * _YEARS_BETWEEN / servers:,.0f} days", "0"]
+        for stall_s in STALLS.values():
+            found = simulate_failover(load / servers, most_per_s, stall_s)
+            cells += [f"{found.late:,.0f} ({1 / servers:.0%} of the stream)", f"{found.over_s:.0f} s"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _loads(costs: Costs) -> str:

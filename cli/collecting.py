@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import click
 
@@ -14,13 +15,13 @@ COLLECTED = "ems.collected"
 
 @dataclass
 class PrintedList:
-    """A list that a command has printed for each server.
+    """A list that a command prints for each server; those with the same columns are one.
 
     Args:
-        columns, as_json, empty, spare: as in :func:`.output.print_rows`, of the last server.
+        columns, as_json, empty, spare: as in :func:`.output.print_rows`.
     """
 
-    rows: Sequence[Row]
+    rows: list[Row]
     columns: Sequence[str]
     as_json: bool
     empty: str
@@ -32,7 +33,6 @@ class Said:
     """A record that a command has printed for a server."""
 
     record: Row
-    as_json: bool
 
 
 @dataclass
@@ -41,11 +41,30 @@ class Collected:
 
     Attributes:
         server: the one that it runs for now.
+        parts: the tables and the records, in the order in which they were first printed.
+        values: what was printed as JSON.
     """
 
     server: str = ""
-    tables: list[PrintedList] = field(default_factory=list)
-    records: list[Said] = field(default_factory=list)
+    parts: list[PrintedList | Said] = field(default_factory=list)
+    values: list[Row] = field(default_factory=list)
+
+    def add_rows(self, table: PrintedList) -> None:
+        """Take a list of the present server."""
+        table.rows = [{"server": self.server, **row} for row in table.rows]
+        for part in self.parts:
+            if isinstance(part, PrintedList) and list(part.columns) == list(table.columns):
+                part.rows += table.rows
+                return
+        self.parts.append(table)
+
+    def add_record(self, record: Row) -> None:
+        """Take a record of the present server."""
+        self.parts.append(Said({"server": self.server, **record}))
+
+    def add_value(self, value: Any) -> None:
+        """Take what the present server's answer is as JSON: a record, or several."""
+        self.values += [{"server": self.server, **one} for one in (value if isinstance(value, list) else [value])]
 
 
 def collected() -> Collected | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from click.shell_completion import CompletionItem
 
     from emsworker.admin import Admin
     from emsworker.admin.monitoring import Monitoring
@@ -26,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 URL, REDIS_URL, TRACEBACK, SERVER = "ems.url", "ems.redis_url", "ems.traceback", "ems.server"
 WIDE, NO_COLOR = "ems.wide", "ems.no_color"
 _CALL_TIMEOUT_S = 3.0
+_READ_S = 10.0
 
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -36,6 +38,12 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
             ctx.meta[key] = value  # shared with the commands below, so the option may stand before or after them
 
     return callback
+
+
+def _complete_servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from .completing import complete_servers
+
+    return complete_servers(ctx, param, incomplete)
 
 
 def as_far_as_allowed(read: Callable[[bool], T], details: str) -> T:
@@ -81,6 +89,7 @@ stream_options = together(
         metavar="NAME",
         expose_value=False,
         callback=_remember(SERVER),
+        shell_complete=_complete_servers,
         help="Only this one of several servers (EMS_SERVERS); main is that of EMS_URL.",
     ),
     click.option(
@@ -183,6 +192,19 @@ class OpenStream:
             database.call(check_version)
         return database
 
+    def unchecked(self, read_url: str | None = None) -> Database:
+        """The database, or that of replicas, which is not asked yet; one that hangs is soon given up.
+
+        Args:
+            read_url: names the replicas.
+        """
+        from emsworker.core.url import impatient
+        from emsworker.store.engine.database import Database
+        from emsworker.store.engine.replica import ReplicaDatabase
+
+        kind = Database if read_url is None else ReplicaDatabase
+        return kind(impatient(read_url or self.url, _READ_S), self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+
     def admin(self) -> Admin:
         """For changes."""
         from emsworker.admin import Admin
@@ -278,22 +300,25 @@ def open_stream() -> OpenStream:
 
 
 def open_databases() -> dict[str, Database]:
-    """The stream on each server by its name, or on the one that ``--server`` names; of several, some may be away."""
-    from emsworker.store.engine.database import Database
+    """The stream to read from on each server by its name, or on the one that ``--server`` names.
 
+    One alone is checked; of several, some may be away. The main server's is a replica, if there is one.
+    """
+    streams = open_wanted()
+    if len(streams) == 1:
+        return {name: stream.reading() for name, stream in streams.items()}
+    return {name: stream.unchecked(stream.read_url) for name, stream in streams.items()}
+
+
+def open_each() -> dict[str, Database]:
+    """The stream on each server by its name, or on the one that ``--server`` names, some of which may be away."""
+    return {name: stream.unchecked() for name, stream in open_wanted().items()}
+
+
+def open_wanted() -> dict[str, OpenStream]:
+    """The streams of all servers by name, or that of the one that ``--server`` names; none is asked."""
     main = open_main()
-    urls = wanted_servers(main)
-    if len(urls) == 1 and main.read_url is not None:
-        return dict.fromkeys(urls, main.reading())
-    if len(urls) == 1:
-        return {name: OpenStream(_replaced(main.settings, url)).database() for name, url in urls.items()}
-    return {name: Database(url, main.settings.connect_timeout_s, _CALL_TIMEOUT_S) for name, url in urls.items()}
-
-
-def _replaced(settings: Settings, url: str) -> Settings:
-    from dataclasses import replace
-
-    return replace(settings, url=url)
+    return {name: _on(main, name) for name in wanted_servers(main)}
 
 
 def open_single() -> OpenStream:
@@ -395,9 +420,11 @@ def confirm(question: str, yes: bool) -> None:
 
 def delete_named(what: str, name: str, delete: Callable[[str], object], yes: bool, as_json: bool) -> None:
     """Delete something by its name after a confirmation, and report it."""
+    from .output import print_done
+
     confirm(f"Delete the {what} {name}?", yes)
     delete(name)
-    click.echo(json.dumps({"deleted": name}) if as_json else f"Deleted the {what} {name}.")
+    print_done({"deleted": name}, f"Deleted the {what} {name}.", as_json)
 
 
 class Bar(Protocol):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from .common import URL
+from .common import SERVER, URL
 
 if TYPE_CHECKING:
     from emsworker.admin.dead import DeadClass
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 0.5
 _ANSWER_S = 1.5
+_READ_S = 1.2  # for all servers: below the above, so that the names of those that answer are shown
 _ENOUGH = 1000
 
 
@@ -41,6 +44,11 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
     """Return the groups that begin with what was typed: those of the topic, if the command line names one."""
     topic = ctx.params.get("topic")
     return _items(incomplete, lambda: _read(ctx, lambda database: _groups(database, topic)))
+
+
+def complete_servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the names of the servers that begin with what was typed."""
+    return _items(incomplete, _servers)
 
 
 def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -98,17 +106,41 @@ def _silenced() -> Iterator[None]:
 
 def _read(ctx: click.Context, work: Callable[[Database], list[str]]) -> list[str]:
     from emsworker.core.config import Settings
+    from emsworker.core.process.clock import ticks
+    from emsworker.core.servers import MAIN, parse_servers
     from emsworker.local.stack import LocalStack
     from emsworker.store.engine.database import Database
 
-    url = Settings.load(**({"url": ctx.meta[URL]} if URL in ctx.meta else {})).url
-    url = url or LocalStack().url
+    settings = Settings.load(**({"url": ctx.meta[URL]} if URL in ctx.meta else {}))
+    url = settings.url or LocalStack().url
     if url is None:
         return []
-    database = Database(url, _CONNECT_S, _CONNECT_S)
-    names = work(database)
-    database.thread_session().close()
+    urls = {MAIN: url} | {one.name: one.url for one in parse_servers(settings.servers)}
+    wanted = [urls[ctx.meta[SERVER]]] if SERVER in ctx.meta else list(urls.values())
+    found = queue.SimpleQueue[list[str]]()
+
+    def read(url: str) -> None:
+        names: list[str] = []
+        with contextlib.suppress(Exception):  # one that is away must not hide the others' names
+            database = Database(url, _CONNECT_S, _CONNECT_S)
+            names = work(database)
+            database.thread_session().close()
+        found.put(names)
+
+    for one in wanted:
+        threading.Thread(target=read, args=(one,), daemon=True).start()
+    names, until = list[str](), ticks() + _READ_S
+    with contextlib.suppress(queue.Empty):
+        for _ in wanted:
+            names += found.get(timeout=max(0.0, until - ticks()))
     return names
+
+
+def _servers() -> list[str]:
+    from emsworker.core.config import Settings
+    from emsworker.core.servers import MAIN, parse_servers
+
+    return [MAIN, *(one.name for one in parse_servers(Settings.load().servers))]
 
 
 def _topics(database: Database) -> list[str]:

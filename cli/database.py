@@ -7,7 +7,7 @@ import click
 from emsworker.core.counted import counted
 
 from .common import common_options, given_addresses, open_stream, stream_of
-from .output import print_json, print_rows
+from .output import print_done, print_rows
 
 
 @click.command()
@@ -24,12 +24,11 @@ def migrate(as_json: bool) -> None:
     database = open_stream().database(check_schema=False)
     applied = database.call(apply)
     version = database.call(current_version)
-    if as_json:
-        print_json({"applied": applied, "version": version})
-    elif applied:
-        click.echo(f"The tables are of version {version} now (applied: {', '.join(map(str, applied))}).")
+    if applied:
+        sentence = f"The tables are of version {version} now (applied: {', '.join(map(str, applied))})."
     else:
-        click.echo(f"The tables are of version {version} already; nothing to do.")
+        sentence = f"The tables are of version {version} already; nothing to do."
+    print_done({"applied": applied, "version": version}, sentence, as_json)
 
 
 @click.command()

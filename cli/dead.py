@@ -22,7 +22,7 @@ from .common import (
     yes_option,
 )
 from .completing import complete_dead_tasks, complete_errors, complete_groups, complete_topics
-from .output import print_done, print_json, print_record, print_rows, text_of
+from .output import print_done, print_gap, print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,10 +193,10 @@ def show(message: str, topic: str | None, group: str | None, as_json: bool) -> N
         return
     for number, record in enumerate(found):
         if number:
-            click.echo()
+            print_gap()
         attempts = record.pop("attempts_made")
         print_record(record, False)
-        click.echo()
+        print_gap()
         columns = ["attempt", "outcome", "ended_at", "ran_ms", "client_id"]
         print_rows(attempts, columns, False, "No attempt is known.", spare=["ran_ms"])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .collecting import COLLECTED, Collected
+from .collecting import COLLECTED, Collected, Said
 from .common import SERVER, CommandFailure
 from .output import print_json, print_record, print_rows
 
@@ -61,14 +61,13 @@ def _is_elsewhere(error: Exception) -> bool:
 
 
 def _print(everything: Collected) -> None:
-    if everything.tables:
-        last = everything.tables[-1]
-        rows = [row for table in everything.tables for row in table.rows]
-        print_rows(rows, ["server", *last.columns], last.as_json, last.empty, spare=last.spare)
-    if not everything.records:
-        return
-    if any(said.as_json for said in everything.records):
-        print_json([said.record for said in everything.records])
-        return
-    for said in everything.records:
-        print_record(said.record, as_json=False)
+    if everything.values:
+        print_json(everything.values)
+    shown = [part for part in everything.parts if isinstance(part, Said) or part.rows] or everything.parts[:1]
+    for number, part in enumerate(shown):
+        if number:
+            click.echo()
+        if isinstance(part, Said):
+            print_record(part.record, as_json=False)
+        else:
+            print_rows(part.rows, ["server", *part.columns], part.as_json, part.empty, spare=part.spare)

@@ -14,7 +14,7 @@ from emsworker.core.errors import error_line
 
 from .common import as_far_as_allowed, common_options, open_stream
 from .completing import complete_topics
-from .output import print_json, print_record, print_rows, shown_priority, text_of
+from .output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
     from emsworker.admin.monitoring import GroupTrace, Trace
@@ -68,7 +68,7 @@ def clients(as_json: bool) -> None:
         return
     columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
     print_rows(rows, columns, False, "No worker is running.", spare=["started_at", "renewed_at"])
-    click.echo()
+    print_gap()
     print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "No beat is leading.")
 
 
@@ -147,7 +147,7 @@ def _group(found: GroupTrace) -> dict[str, Any]:
 
 def _print(found: Trace) -> None:
     print_record(_record(found), False)
-    click.echo()
+    print_gap()
     rows = [
         {
             "group": one.group.name,
@@ -177,6 +177,6 @@ def _print(found: Trace) -> None:
         for attempt in one.history.attempts
     ]
     if attempts:
-        click.echo()
+        print_gap()
         columns = ["group", "attempt", "outcome", "ended_at", "ran_ms", "client", "error"]
         print_rows(attempts, columns, False, "", spare=["client", "ran_ms", "ended_at"])

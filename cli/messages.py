@@ -10,7 +10,7 @@ from emsworker.core.counted import counted
 
 from .common import COUNT, OFFSETS, common_options, open_stream, progress, stream_options
 from .completing import complete_groups, complete_topics
-from .output import print_json, print_record, print_rows, shown_priority, text_of
+from .output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def get(message: str, topic: str | None, as_json: bool) -> None:
         return
     for number, record in enumerate(found):
         if number:
-            click.echo()
+            print_gap()
         print_record(record, False)
 
 

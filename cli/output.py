@@ -13,7 +13,7 @@ from emsworker.core.extras import hint_if_missing
 from emsworker.core.terminal_text import harmless
 
 from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
-from .collecting import PrintedList, Said, collected
+from .collecting import PrintedList, collected
 
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:
@@ -31,7 +31,16 @@ def text_of(raw: str | bytes | None) -> str | None:
 
 def print_json(value: Any) -> None:
     """Anything as indented JSON."""
+    if (everything := collected()) is not None:
+        everything.add_value(value)
+        return
     click.echo(json.dumps(value, indent=2, default=plain, ensure_ascii=False))
+
+
+def print_gap() -> None:
+    """An empty line between two tables or records; in the answer of several servers, one stands there anyway."""
+    if collected() is None:
+        click.echo()
 
 
 def print_done(record: Row, sentence: str, as_json: bool) -> None:
@@ -56,8 +65,7 @@ def print_rows(
         spare: columns that a narrow terminal leaves out, the first of them first.
     """
     if (everything := collected()) is not None:
-        own = [{"server": everything.server, **row} for row in rows]
-        everything.tables.append(PrintedList(own, columns, as_json, empty, spare))
+        everything.add_rows(PrintedList(list(rows), columns, as_json, empty, spare))
     elif as_json:
         print_json(list(rows))
     elif not rows:
@@ -90,11 +98,11 @@ def _print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 def print_record(record: Row, as_json: bool) -> None:
     """One thing: its properties below each other."""
-    if (everything := collected()) is not None:
-        everything.records.append(Said({"server": everything.server, **record}, as_json))
-        return
     if as_json:
         print_json(record)
+        return
+    if (everything := collected()) is not None:
+        everything.add_record(record)
         return
     if draws_tables():
         from .terminal import print_properties

@@ -16,7 +16,7 @@ import click
 
 from emsworker.core.terminal_text import harmless
 
-from .common import DURATION, WrongUsage, common_options, open_single, open_stream, read_duration
+from .common import DURATION, CommandFailure, WrongUsage, common_options, open_databases, read_duration
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _BETWEEN_S = 1.0
 _LINES = 5
 _SHOWN_S = 0.25
+_REST = 4.0  # times that a reading took: of many groups, it takes long
 _SORTS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest", "running", "retries", "dead")
 _HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause  c clients"
 
@@ -60,10 +61,12 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     c                clients with their leases and their progress
     q                quit
 
+    Of several servers (EMS_SERVERS) all groups are shown, with a column SERVER; --server shows one.
+
     IN/S and OUT/S are messages a second since the last reading: sent to the topic, and finished by the group. Retries
     and dead letters are counted up to 10,000 a partition.
     """  # noqa: D301 - click wants the character itself
-    from .top_screens import GROUP_COLUMNS, GroupsScreen, Reader
+    from .top_screens import GroupsScreen, Reader
 
     if interval < _SHOWN_S:
         raise click.BadParameter(f"{interval:g} s is too short; at least {_SHOWN_S:g} s.", param_hint="--interval")
@@ -71,7 +74,7 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     live = not (once or as_json) and _is_terminal()
     if live:
         _require_rich()
-    reader = Reader((open_single() if live else open_stream()).database())
+    reader = Reader(open_databases())
     if live:
         _watch(reader, screen, interval)
         return
@@ -79,7 +82,9 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     time.sleep(_BETWEEN_S)  # rates are of the time between two readings
     screen.read_now(reader)
     empty = f"No group has {wanted!r} in its row." if screen.count else "There is no group yet."
-    print_rows(screen.rows(), GROUP_COLUMNS, as_json, empty, spare=screen.spare)
+    print_rows(screen.rows(), screen.columns, as_json, empty, spare=screen.spare)
+    if reader.away:
+        raise CommandFailure([f"server {name}: {error}" for name, error in reader.away.items()])
 
 
 def _is_terminal() -> bool:
@@ -153,10 +158,11 @@ class Viewer:
         """Read the screen anew if its interval has passed."""
         if (self._paused and self._due) or time.monotonic() < self._due:
             return
-        first = self._read_at is None
+        first, began = self._read_at is None, time.monotonic()
         self.screen.refresh(self._reader)
-        self._read_at = datetime.now(UTC)
-        self._due = time.monotonic() + (min(_BETWEEN_S, self._interval_s) if first else self._interval_s)
+        self._read_at, now = datetime.now(UTC), time.monotonic()
+        pause_s = min(_BETWEEN_S, self._interval_s) if first else self._interval_s
+        self._due = now + max(pause_s, _REST * (now - began))
 
     def take(self, key: str | None) -> bool:
         """Do what a key means; returns false if that is to quit."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from emsworker.admin import Admin
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
+from emsworker.admin.servers import Servers
 from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from emsworker.admin.lists import Running, WaitingRetry
     from emsworker.store.cluster.clients import LeaderRow
     from emsworker.store.engine.database import Database
+
+T = TypeVar("T")
 
 _COUNTED = 10_000
 """Retries and dead letters of a partition are counted up to here."""
@@ -70,14 +73,69 @@ def _rate(before: tuple[float, int, int] | None, now: tuple[float, int, int]) ->
 
 
 class Reader:
-    """Reads a stream for the screens; one reading costs the server the same whatever the stream holds.
+    """Reads streams for the screens; one reading costs a server the same whatever its stream holds.
 
     Args:
-        database: the database of the stream.
+        databases: the streams by server.
         clock: seconds, by a clock that runs on.
+
+    Attributes:
+        away: the servers that could not be read the last time, with the reason.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, databases: Mapping[str, Database], clock: Callable[[], float] = time.monotonic) -> None:
+        self._servers = Servers(databases)
+        self._streams = {name: _StreamReader(database, clock) for name, database in databases.items()}
+        self.away: dict[str, EmsError] = {}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the servers."""
+        return list(self._streams)
+
+    @property
+    def several(self) -> bool:
+        """True if there are several servers."""
+        return len(self.names) > 1
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return a row for each group.
+
+        Raises:
+            StoreUnavailable: no server can be read.
+        """
+        read = self._read(_StreamReader.groups)
+        return [{"server": name, **row} for name, rows in read.items() for row in rows]
+
+    def clients(self) -> tuple[list[tuple[str, ClientView]], list[tuple[str, LeaderRow]]]:
+        """Return the clients and the leaders of the beat, each with its server; see :meth:`groups`."""
+        read = self._read(_StreamReader.clients)
+        clients = [(name, one) for name, (found, _) in read.items() for one in found]
+        return clients, [(name, one) for name, (_, found) in read.items() for one in found]
+
+    def messages(self, server: str, topic: str, group: str) -> list[dict[str, Any]]:
+        """Return messages of a group that run, wait for a retry, or are dead; no bodies and no errors are read."""
+        return self._read(lambda stream: stream.messages(topic, group), server)[server]
+
+    def trace(self, server: str, topic: str, partition: int, offset: int) -> Trace:
+        """Return the trace of a message; without headers and errors if this user must not read them."""
+        return self._read(lambda stream: stream.trace(topic, partition, offset), server)[server]
+
+    def _read(self, read: Callable[[_StreamReader], T], server: str | None = None) -> dict[str, T]:
+        found = self._servers.ask(
+            lambda name, _: read(self._streams[name]), names=self._streams if server is None else [server]
+        )
+        away = {name: one for name, one in found.items() if isinstance(one, EmsError)}
+        if len(away) == len(found):
+            raise next(iter(away.values()))
+        self.away = away if server is None else self.away
+        return {name: one for name, one in found.items() if not isinstance(one, EmsError)}
+
+
+class _StreamReader:
+    """The part of a reader for one stream."""
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self.admin, self.monitoring = Admin(database), Monitoring(database)
         self._clock, self._rates = clock, Rates()
 
@@ -254,25 +312,35 @@ class GroupsScreen(Screen):
     """All groups with their lag and their rates."""
 
     def __init__(self, sort: str | None = "lag", wanted: str = "") -> None:
-        descending = sort not in ("topic", "group")
+        descending = sort not in ("server", "topic", "group")
         spare = ("paused", "in_rate", "running")
-        known = ("topic", "group")
+        known = ("server", "topic", "group")
         super().__init__("Groups", GROUP_COLUMNS, spare, known, sort=sort, descending=descending, wanted=wanted)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the groups, and count the clients."""
         rows = reader.groups()
         clients, leaders = reader.clients()
-        live = sum(view.row.alive for view in clients)
-        processes = len({view.row.process_id for view in clients if view.row.alive})
-        beat = next((one.holder for one in leaders if one.alive), None)
-        threads = f"{counted(live, 'client')} in {counted(processes, 'process')}"
-        self.facts = f"{threads}, {f'beat led by {short_client(beat)}' if beat else 'no beat leads'}"
+        live = sum(view.row.alive for _, view in clients)
+        processes = len({view.row.process_id for _, view in clients if view.row.alive})
+        self.facts = f"{counted(live, 'client')} in {counted(processes, 'process')}, {_beats(reader, leaders)}"
+        if reader.several:
+            self.columns = ("server", *GROUP_COLUMNS)
         return rows
 
     def opens(self, row: Row) -> Screen | None:
         """Open the group."""
-        return GroupScreen(row["topic"], row["group"])
+        return GroupScreen(row["server"], row["topic"], row["group"])
+
+
+def _beats(reader: Reader, leaders: Sequence[tuple[str, LeaderRow]]) -> str:
+    """Say who leads the beat; of several servers, where none does, and which are away."""
+    leading = {name: one.holder for name, one in leaders if one.alive}
+    if not reader.several:
+        return f"beat led by {short_client(next(iter(leading.values())))}" if leading else "no beat leads"
+    idle = [name for name in reader.names if name not in leading and name not in reader.away]
+    said = [f"no beat leads on {', '.join(idle)}"] if idle else ["beats lead"]
+    return ", ".join([*said, *(f"{name} is away" for name in reader.away)])
 
 
 class ClientsScreen(Screen):
@@ -285,10 +353,16 @@ class ClientsScreen(Screen):
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the clients."""
         clients, leaders = reader.clients()
-        leading = [f"{one.service} led by {short_client(one.holder)}" for one in leaders if one.alive]
-        self.facts = ", ".join(leading) or "no beat leads"
+        where = "{} on {}" if reader.several else "{}"
+        leading = [
+            f"{where.format(one.service, name)} led by {short_client(one.holder)}" for name, one in leaders if one.alive
+        ]
+        self.facts = ", ".join([*leading, *(f"{name} is away" for name in reader.away)]) or "no beat leads"
+        if reader.several:
+            self.columns = ("server", *(column for column in self.columns if column != "server"))
         return [
             {
+                "server": name,
                 "client": view.row.client_id,
                 "name": view.row.name,
                 "lease": "live" if view.row.alive else "expired",
@@ -296,28 +370,28 @@ class ClientsScreen(Screen):
                 "progress": str(view.progress[-1]) if view.progress else "",
                 "renewed_at": utc(view.row.renewed_at),
             }
-            for view in clients
+            for name, view in clients
         ]
 
 
 class GroupScreen(Screen):
     """Messages of one group that run, wait for a retry, or are dead."""
 
-    def __init__(self, topic: str, group: str) -> None:
+    def __init__(self, server: str, topic: str, group: str) -> None:
         columns = ("state", "partition", "offset", "id", "task", "attempt", "at", "client", "text")
         super().__init__(f"{topic} / {group}", columns, ("id", "client", "task", "at"), ("partition", "offset"))
-        self.topic, self.group = topic, group
+        self._server, self._topic, self._group = server, topic, group
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the messages."""
-        rows = reader.messages(self.topic, self.group)
+        rows = reader.messages(self._server, self._topic, self._group)
         counts = Counter(row["state"] for row in rows)
         self.facts = ", ".join(f"{_count(counts[state])} {state}" for state in ("running", "retry", "blocked", "dead"))
         return rows
 
     def opens(self, row: Row) -> Screen | None:
         """Open the message's trace."""
-        return TraceScreen(self.topic, row["partition"], row["offset"])
+        return TraceScreen(self._server, self._topic, row["partition"], row["offset"])
 
 
 def _count(number: int) -> str:
@@ -327,12 +401,12 @@ def _count(number: int) -> str:
 class TraceScreen(Screen):
     """History of one message in each group."""
 
-    def __init__(self, topic: str, partition: int, offset: int) -> None:
+    def __init__(self, server: str, topic: str, partition: int, offset: int) -> None:
         columns = ("group", "state", "attempt", "at", "client", "text")
         super().__init__(
             f"{topic}/{partition}/{offset}", columns, ("client", "at", "attempt"), ("group", "at"), folds=True
         )
-        self._place = (topic, partition, offset)
+        self._place = (server, topic, partition, offset)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the trace."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import COUNT, WrongUsage, common_options, open_single, open_stream, stream_options
+from .common import COUNT, WrongUsage, common_options, open_stream, open_wanted, stream_options
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def web(
     """Run the dashboard, a web site.
 
     It reads as the user of EMS_URL: one with the grants of viewer, or of reader to show bodies, headers and errors. It
-    changes things only if EMS_WEB_OPERATOR_URL names a user with the grants of operator, and for operators only.
+    changes things only if EMS_WEB_OPERATOR_URL names a user with the grants of operator, and for operators only. Of
+    several servers (EMS_SERVERS) it shows all on one page, and each on its own; --server shows one.
 
     \b
     viewer    lists, lag, traces and charts
@@ -107,7 +108,9 @@ def web(
     """  # noqa: D301 - click wants the character itself
     if ctx.invoked_subcommand is not None:
         return
+    from emsworker.app import Ems
     from emsworker.core.extras import require
+    from emsworker.core.servers import MAIN
 
     require("web", "ems web")
     from emsworker.web.access import public_path
@@ -122,9 +125,14 @@ def web(
         raise click.UsageError("--oidc-client-id, --oidc-level and --oidc-scope need --oidc-issuer.")
     else:
         rule = _rule(host, level, password_file, proxies, user_header, users)
-    stream = open_single()
-    stream.reading()
-    site = ems_web(stream.read_url or stream.url, access=rule, replica=stream.read_url is not None)
+    streams = open_wanted()
+    if len(streams) > 1:
+        main = streams[MAIN]
+        site = ems_web(Ems("ems", url=main.url, servers=main.settings.servers, read_url=main.read_url), access=rule)
+    else:
+        (stream,) = streams.values()
+        stream.reading()
+        site = ems_web(stream.read_url or stream.url, access=rule, replica=stream.read_url is not None)
     _check(site.state.dashboard)
     site = below(path, site) if path else site
 

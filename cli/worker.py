@@ -234,7 +234,11 @@ def _supervise(
             count,
             _databases(stream),
             stream.settings,
-            topics=sorted({one.topic for one in facts.handlers} | set(facts.broadcasts)),
+            topics=sorted(
+                {one.topic for one in facts.handlers if spec.wants(one.topic, one.group)}
+                | {topic for topic in facts.broadcasts if spec.wants(topic)}
+            ),
+            idle=facts.idle,
             with_beat=not no_beat,
             patient=reload,
             on_ready=tell_ready,

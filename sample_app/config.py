@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from emsworker import Ems
@@ -26,11 +26,14 @@ def take_over(changes: Mapping[str, Any]) -> None:
     current.update({name: value for name, value in changes.items() if name in current})
 
 
-def announce(app: Ems, connection: Connection, title: str, workers: Mapping[str, int], processes: int) -> float:
+def announce(
+    app: Ems, connections: Sequence[Connection], title: str, workers: Mapping[str, int], processes: int
+) -> float:
     """Change the title of the summary everywhere.
 
     Args:
-        workers: their names, and how many clients each has when it is up.
+        connections: to the servers that have the topic of settings and its handlers' tables.
+        workers: their names, and how many clients each has there when it is up.
         processes: how many of them in all must hear it.
 
     Returns:
@@ -40,11 +43,11 @@ def announce(app: Ems, connection: Connection, title: str, workers: Mapping[str,
         ConfigFailed: it takes too long.
     """
     deadline = time.monotonic() + _PATIENCE_S
-    while any(stream.count_clients(connection, name) < count for name, count in workers.items()):
+    while any(stream.count_clients(connections, name) < count for name, count in workers.items()):
         _wait(deadline, "not all workers are up")  # the last one was started not long ago
     sent = time.monotonic()
     app.send(CONFIG, {"title": title})
-    while (heard := tables.count_titles(connection, title)) < processes:
+    while (heard := tables.count_titles(connections, title)) < processes:
         _wait(deadline, f"only {heard} of {processes} processes have heard of the new title")
     return time.monotonic() - sent
 

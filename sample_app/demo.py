@@ -8,8 +8,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -17,6 +17,7 @@ from typing import Literal, NoReturn
 import click
 
 from emsworker import Ems, EmsError
+from emsworker.core.servers import MAIN
 from emsworker.local import LocalDatabase, Redis, ServerFailed, ServerMissing
 from emsworker.store.engine.database import Database as StoreDatabase
 from emsworker.store.engine.schema import migrate
@@ -28,13 +29,14 @@ from sample_app.expected import Expected, expect
 from sample_app.night import NightFailed
 from sample_app.processes import Process, start_dashboard
 from sample_app.publish import prepare, publish
-from sample_app.settings import DEFAULT_SEED, NEW_TITLE, NOTICE_DELAY_S, SEED_VARIABLE
+from sample_app.settings import DEFAULT_SEED, NEW_TITLE, NOTICE_DELAY_S, PARTITIONS, PLACES, SEED_VARIABLE
+from sample_app.tables import Connection
 from sample_app.verify import Outcome, verify, verify_summary, verify_title
 
 # In the demo only: nobody wants to wait ten seconds for a second attempt.
 _LADDER, _MAX_ATTEMPTS = "200ms 500ms 1s", 4
 _KEPT_VARIABLES = ("EMS_MYSQL_ROOT", "EMS_CACHE_DIR")
-_SERVER_OPTIONS = {"innodb-buffer-pool-size": "512M"}
+_BUFFERS_MB = 512  # of all servers
 _AGAIN = 2000
 _SHOWN = 20
 _STOP_S = 10.0
@@ -53,6 +55,7 @@ class Options:
     threads: int
     pipeline: bool
     web: bool
+    servers: int
 
 
 @click.command()
@@ -67,9 +70,18 @@ class Options:
 @click.option("--keep", is_flag=True, help="Keep the data folder, with the logs.")
 @click.option("--pipeline", is_flag=True, help="Run the jobs of the data pipeline, too; needs Spark.")
 @click.option("--web", is_flag=True, help="Show the flights in the dashboard while they are drained.")
+@click.option(
+    "--servers",
+    type=click.IntRange(1, 1 + len(PLACES)),
+    default=1,
+    show_default=True,
+    help="Spread the topics over so many servers.",
+)
 def main(**options: object) -> None:
     """Send a year of flights through a private stream, kill a worker on the way, and check every number."""
     signal.signal(signal.SIGTERM, _end)
+    if options["pipeline"] and options["servers"] != 1:
+        raise click.UsageError("--pipeline reads one server; leave --servers out.")
     for name in [name for name in os.environ if name.startswith("EMS_") and name not in _KEPT_VARIABLES]:
         del os.environ[name]  # the demo has a stream of its own, and settings of its own
     try:
@@ -86,24 +98,26 @@ def _end(number: int, _frame: object) -> NoReturn:
 def _run(options: Options) -> int:
     began = time.monotonic()
     with _folder(options.keep) as folder, _stream(folder, options) as environment:
-        StoreDatabase(environment["EMS_URL"]).call(migrate)
         app = Ems(
             "sample-demo",
             url=environment["EMS_URL"],
+            servers=environment["EMS_SERVERS"],
             redis_url=environment.get("EMS_REDIS_URL"),
             allocator=options.allocator,
             ladder=_LADDER,
             max_attempts=_MAX_ATTEMPTS,
         )
-        with (
-            closing(app),
-            closing(tables.connect(app.stream.url)) as connection,
-            _dashboard(options, environment, folder),
-        ):
-            tables.create(connection)
+        with closing(app), ExitStack() as stack:
+            for server in app.servers.values():
+                StoreDatabase(server.url).call(migrate)
+            connections = [stack.enter_context(closing(tables.connect(server.url))) for server in app.servers.values()]
+            stack.enter_context(_dashboard(options, environment, folder))
+            tables.create(connections)
             prepare(app)
+            if options.servers > 1:
+                click.echo(f"placed: {', '.join(f'{name} on {app.server_of(name)}' for name in PARTITIONS)}")
             click.echo(f"the stream is set up and running after {time.monotonic() - began:.1f} s")
-            wrong = _demonstrate(app, connection, options, environment, folder)
+            wrong = _demonstrate(app, connections, options, environment, folder)
     for line in wrong[:_SHOWN]:
         click.echo(f"WRONG: {line}", err=True)
     if len(wrong) > _SHOWN:
@@ -126,16 +140,25 @@ def _folder(keep: bool) -> Iterator[Path]:
 
 @contextmanager
 def _stream(folder: Path, options: Options) -> Iterator[dict[str, str]]:
-    """A private server, and Redis if it is to allocate; yields the environment of all that is to use them."""
-    database, redis = (
-        LocalDatabase(folder / "database", options.server, options=_SERVER_OPTIONS),
-        Redis(folder / "redis"),
-    )
+    """Private servers, and Redis if it is to allocate; yields the environment of all that is to use them."""
+    memory = {"innodb-buffer-pool-size": f"{_BUFFERS_MB // options.servers}M"}
+    databases = {
+        name: LocalDatabase(folder / ("database" if name == MAIN else name), options.server, options=memory)
+        for name in (MAIN, *PLACES)[: options.servers]
+    }
+    redis = Redis(folder / "redis")
     try:
-        database.start()
-        click.echo(f"started a private {database.kind} {database.version}, every commit on disk, in {database.folder}")
+        for name, database in databases.items():
+            database.start()
+            which = f" as server {name}" if options.servers > 1 else ""
+            click.echo(
+                f"started a private {database.kind} {database.version}{which}, every commit on disk, "
+                f"in {database.folder}"
+            )
+        others = [f"{name}={database.url} {PLACES[name]}" for name, database in databases.items() if name != MAIN]
         environment = os.environ | {
-            "EMS_URL": database.url,
+            "EMS_URL": databases[MAIN].url,
+            "EMS_SERVERS": " ".join(others),
             "EMS_ALLOCATOR": options.allocator,
             "EMS_LADDER": _LADDER,
             "EMS_MAX_ATTEMPTS": str(_MAX_ATTEMPTS),
@@ -148,7 +171,8 @@ def _stream(folder: Path, options: Options) -> Iterator[dict[str, str]]:
         yield environment
     finally:
         redis.stop()
-        database.stop()
+        for database in databases.values():
+            database.stop()
 
 
 @contextmanager
@@ -185,12 +209,12 @@ def _address(process: Process) -> str:
 
 
 def _demonstrate(
-    app: Ems, connection: tables.Connection, options: Options, environment: dict[str, str], folder: Path
+    app: Ems, connections: Sequence[Connection], options: Options, environment: dict[str, str], folder: Path
 ) -> list[str]:
     """Publish, drain, compare; returns everything that is wrong."""
     expected = expect(options.limit, options.seed, _MAX_ATTEMPTS)
     wrong = _publish(app, options.limit, expected)
-    drain = Drain(connection, environment, folder, report.say, options.processes, options.threads)
+    drain = Drain(connections, environment, folder, report.say, options.processes, options.threads)
     try:
         read = len(expected.flights) + len(expected.malformed)
         sent_on, followed = len(expected.events) + len(expected.notifications), expected.rotating_flights
@@ -201,13 +225,13 @@ def _demonstrate(
             f"drained {deliveries:,} deliveries to 6 groups in {drain.seconds:.1f} s, the kill included: "
             f"{deliveries / drain.seconds:,.0f} deliveries/s, {len(expected.flights) / drain.seconds:,.0f} flights/s"
         )
-        _change_title(app, connection, options)
-        summary = _see_the_night(app, connection, expected, 2 * options.processes)
+        _change_title(app, connections[:1], options)
+        summary = _see_the_night(app, connections, expected, 2 * options.processes)
         wrong += drain.stop()
     finally:
         drain.close()
-    report.print_tables(connection)
-    wrong += _compare(connection, expected, summary)
+    report.print_tables(connections)
+    wrong += _compare(connections, expected, summary)
     if options.pipeline:
         from sample_app import lake
 
@@ -215,18 +239,18 @@ def _demonstrate(
     return wrong
 
 
-def _change_title(app: Ems, connection: tables.Connection, options: Options) -> None:
+def _change_title(app: Ems, connections: Sequence[Connection], options: Options) -> None:
     clients, processes = options.processes * options.threads, 2 * options.processes
     workers = {name: clients for name in ("worker-2", "worker-3")}
-    seconds = config.announce(app, connection, NEW_TITLE, workers, processes)
+    seconds = config.announce(app, connections, NEW_TITLE, workers, processes)
     click.echo(f"changed the title of the summary in all {processes} worker processes within {seconds * 1000:.0f} ms")
 
 
-def _see_the_night(app: Ems, connection: tables.Connection, expected: Expected, processes: int) -> Outcome:
+def _see_the_night(app: Ems, connections: Sequence[Connection], expected: Expected, processes: int) -> Outcome:
     slot = night.bring_forward(app)
-    night.wait_for_summary(connection, slot)
+    night.wait_for_summary(connections, slot)
     click.echo(f"brought the nightly summary forward to {slot:%H:%M:%S} UTC: it came, under the new title")
-    return verify_summary(connection, expected, slot) + verify_title(connection, slot, NEW_TITLE, processes)
+    return verify_summary(connections, expected, slot) + verify_title(connections, slot, NEW_TITLE, processes)
 
 
 def _publish(app: Ems, limit: int | None, expected: Expected) -> list[str]:
@@ -246,8 +270,8 @@ def _publish(app: Ems, limit: int | None, expected: Expected) -> list[str]:
     return [f"{doubled} flights were written twice, and should be 0"] if doubled else []
 
 
-def _compare(connection: tables.Connection, expected: Expected, summary: Outcome) -> list[str]:
-    outcome = verify(connection, expected)
+def _compare(connections: Sequence[Connection], expected: Expected, summary: Outcome) -> list[str]:
+    outcome = verify(connections, expected)
     differences = outcome.differences + summary.differences
     if not differences:
         report.print_what_is_right(expected, NOTICE_DELAY_S, _MAX_ATTEMPTS)

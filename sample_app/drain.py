@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Drain:
     """Two workers and a beat; later a third worker in the place of the first.
 
     Args:
-        connection: to the stream's database.
+        connections: to the database of each server, in the way of the messages.
         environment: of the processes.
         folder: where their logs go.
         say: prints one line.
@@ -34,14 +34,14 @@ class Drain:
 
     def __init__(
         self,
-        connection: Connection,
+        connections: Sequence[Connection],
         environment: Mapping[str, str],
         folder: Path,
         say: Callable[[str], None],
         processes: int = 1,
         threads: int = 4,
     ) -> None:
-        self._connection = connection
+        self._connections = connections
         self._environment = environment
         self._folder = folder
         self._say = say
@@ -65,7 +65,7 @@ class Drain:
         self._processes.append(start_beat(self._environment, self._folder))
         before, killed, told = 0, False, began
         while True:
-            groups = stream.read_groups(self._connection)
+            groups = stream.read_groups(self._connections)
             now = stream.handed_out(groups)
             if now != before:
                 progress(now - before)
@@ -95,7 +95,7 @@ class Drain:
     def _kill(self, victim: Process, share: float) -> None:
         victim.kill_group()
         self._processes.remove(victim)
-        claims = stream.count_claims_of(self._connection, victim.name)
+        claims = stream.count_claims_of(self._connections, victim.name)
         self._start_worker("worker-3")
         self._say(f"killed {victim.name} with -9 at {share:.0%}, in the middle of {claims} claims; started worker-3")
 
@@ -115,7 +115,7 @@ class Drain:
             if code != 0:
                 wrong.append(f"{process.name} ended with {code} after SIGTERM, and should with 0")
         self.close()
-        left = stream.count_clients(self._connection)
+        left = stream.count_clients(self._connections)
         if left:
             wrong.append(f"{left} client rows are left after SIGTERM, and should be 0")
         return wrong
@@ -123,7 +123,7 @@ class Drain:
     def _wait_for_sweep(self) -> None:
         """A killed worker's clients are removed by the beat once their leases have run out."""
         deadline = time.monotonic() + _STOP_S
-        while stream.count_clients(self._connection, "worker-1") and time.monotonic() < deadline:
+        while stream.count_clients(self._connections, "worker-1") and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     def close(self) -> None:

@@ -79,5 +79,6 @@ def start_beat(environment: Mapping[str, str], folder: Path) -> Process:
 
 def start_dashboard(environment: Mapping[str, str], folder: Path) -> Process:
     """Start ``ems web`` on a free port, for everybody on this machine to look and to act."""
-    both = {**environment, "EMS_WEB_OPERATOR_URL": environment["EMS_URL"]}
+    others = [word for word in environment["EMS_SERVERS"].split() if "://" in word]
+    both = {**environment, "EMS_WEB_OPERATOR_URL": " ".join([environment["EMS_URL"], *others])}
     return Process("web", ["web", "--port", "0", "--access", "operator"], both, folder)

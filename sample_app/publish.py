@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from emsworker import Ems, Outgoing, Receipt
 from emsworker.core.model import TopicKind
+from emsworker.core.servers import parse_servers, place
 from emsworker.store.topics import create_topic
 from sample_app.app import app as sample
 from sample_app.data import read_flights
@@ -19,11 +22,13 @@ _CHUNK = 4000
 
 def prepare(app: Ems) -> None:
     """Create the topics with their partitions, and their groups, so that the groups begin with the first message."""
-    for name, partitions in PARTITIONS.items():
-        app.stream.database.call(lambda session, n=name, p=partitions: create_topic(session, n, partitions=p))  # type: ignore[misc]
-    app.stream.database.call(lambda session: create_topic(session, CONFIG, kind=TopicKind.BROADCAST))
+    servers = parse_servers(app.settings.servers)
+    topics: list[dict[str, Any]] = [{"name": name, "partitions": count} for name, count in PARTITIONS.items()]
+    for topic in (*topics, {"name": CONFIG, "kind": TopicKind.BROADCAST}):
+        app.server(place(topic["name"], servers)).database.call(partial(create_topic, **topic))
     for route in sample.registry.routes.values():
-        app.stream.catalog.group(app.stream.catalog.topic(route.topic), route.group, route.filter, route.order)
+        catalog = app.stream_of(route.topic).catalog
+        catalog.group(catalog.topic(route.topic), route.group, route.filter, route.order)
 
 
 def publish(app: Ems, limit: int | None = None) -> Iterator[tuple[int, int]]:

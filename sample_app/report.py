@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import click
@@ -47,14 +47,14 @@ def say(text: str) -> None:
     click.echo(f"\n{text}" if sys.stdout.isatty() else text)
 
 
-def print_tables(connection: Connection, shown: int = 5) -> None:
+def print_tables(connections: Sequence[Connection], shown: int = 5) -> None:
     """Print the sums of the busiest carriers and routes.
 
     Args:
         shown: how many of each.
     """
-    _print("carrier", tables.read_carriers(connection), shown)
-    _print("route", tables.read_routes(connection), shown)
+    _print("carrier", tables.read_carriers(connections), shown)
+    _print("route", tables.read_routes(connections), shown)
 
 
 def _print(what: str, sums: Mapping[tuple[str, ...], list[int]], shown: int) -> None:

@@ -11,6 +11,8 @@ REPORTS = "reports"
 CONFIG = "config"  # a broadcast: every worker process hears it
 # Keys spread over these, so that several workers find work at the same time.
 PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2, REPORTS: 1}
+# Which topics are created on another server than the main one, if there are several.
+PLACES = {"east": AIRCRAFT_EVENTS, "west": NOTIFICATIONS}
 # These groups read every flight.
 READERS = ("stats", "aircraft", "delays")
 # These airlines want to know the way of each of their aircraft, flight by flight in the order of the file.

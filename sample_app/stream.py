@@ -1,4 +1,8 @@
-"""What the stream itself says, asked in plain SQL: an account that does not depend on the library's own."""
+"""What the stream itself says, asked in plain SQL: an account that does not depend on the library's own.
+
+Several servers are asked one after another, those whose messages cause others first: what the first has finished, and
+has forwarded, is on the others when they are asked.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sample_app.tables import Connection, query
+from sample_app.tables import Connection, query_all
 
-# One statement is one snapshot: a message on its way from one group to the next topic is seen on one side.
+# One statement is one snapshot of a server: a message on its way from one group to the next topic is seen on one side.
 _READ_GROUPS = """SELECT t.name, g.name, SUM(c.next_offset - 1),
   SUM(COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = t.id AND m.`partition` = c.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)),
   (SELECT COUNT(*) FROM ems_claim k WHERE k.group_id = g.id AND k.state IN ('start', 'waiting')),
   (SELECT COUNT(*) FROM ems_retry r WHERE r.group_id = g.id),
-  (SELECT COUNT(*) FROM ems_outbox p WHERE p.topic_id = t.id)
+  (SELECT COUNT(*) FROM ems_outbox p JOIN ems_topic o ON o.id = p.topic_id WHERE p.topic_id = t.id OR o.server <> '')
 FROM ems_topic t JOIN ems_group g ON g.topic_id = t.id JOIN ems_cursor c ON c.group_id = g.id
 GROUP BY t.id, t.name, g.id, g.name"""
 _READ_UIDS = """SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id
@@ -35,7 +39,7 @@ class GroupState:
         messages: how many there are, tombstones included.
         claims: how many claims are not finished.
         retries: how many messages wait for another attempt.
-        delayed: how many messages of the topic are not due yet.
+        delayed: how many messages of the topic are not due yet, or of any topic not forwarded to its server yet.
     """
 
     topic: str
@@ -52,9 +56,9 @@ class GroupState:
         return self.handed_out == self.messages and not (self.claims or self.retries or self.delayed)
 
 
-def read_groups(connection: Connection) -> list[GroupState]:
+def read_groups(connections: Sequence[Connection]) -> list[GroupState]:
     """The state of every group at one moment."""
-    return [GroupState(row[0], row[1], *map(int, row[2:])) for row in query(connection, _READ_GROUPS)]
+    return [GroupState(row[0], row[1], *map(int, row[2:])) for row in query_all(connections, _READ_GROUPS)]
 
 
 def finished(groups: Sequence[GroupState]) -> bool:
@@ -67,22 +71,23 @@ def handed_out(groups: Sequence[GroupState]) -> int:
     return sum(group.handed_out for group in groups)
 
 
-def read_uids(connection: Connection, topic: str) -> list[str]:
+def read_uids(connections: Sequence[Connection], topic: str) -> list[str]:
     """The ids of all messages of a topic."""
-    return [str(UUID(bytes=uid)) for (uid,) in query(connection, _READ_UIDS, (topic,))]
+    return [str(UUID(bytes=uid)) for (uid,) in query_all(connections, _READ_UIDS, (topic,))]
 
 
-def read_dead(connection: Connection) -> list[str]:
+def read_dead(connections: Sequence[Connection]) -> list[str]:
     """Every dead letter: its group, its message's id, and the reason."""
-    return [f"{group} {UUID(bytes=uid)}: {reason}" for group, uid, reason in query(connection, _READ_DEAD)]
+    return [f"{group} {UUID(bytes=uid)}: {reason}" for group, uid, reason in query_all(connections, _READ_DEAD)]
 
 
-def count_clients(connection: Connection, worker: str | None = None) -> int:
+def count_clients(connections: Sequence[Connection], worker: str | None = None) -> int:
     """How many client rows there are, of one worker or of all."""
-    rows = query(connection, _COUNT_CLIENTS) if worker is None else query(connection, _COUNT_CLIENTS_OF, (worker,))
-    return int(rows[0][0])
+    one = worker is not None
+    counts = query_all(connections, _COUNT_CLIENTS_OF if one else _COUNT_CLIENTS, (worker,) if one else ())
+    return sum(count for (count,) in counts)
 
 
-def count_claims_of(connection: Connection, worker: str) -> int:
+def count_claims_of(connections: Sequence[Connection], worker: str) -> int:
     """How many claims a worker's clients hold."""
-    return int(query(connection, _COUNT_CLAIMS_OF, (worker,))[0][0])
+    return sum(count for (count,) in query_all(connections, _COUNT_CLAIMS_OF, (worker,)))

@@ -131,10 +131,15 @@ def thread_connection(url: str) -> Connection:
     return connection
 
 
-def create(connection: Connection) -> None:
-    """Create the tables that are missing."""
+def create(connections: Sequence[Connection]) -> None:
+    """Create the tables that are missing; on each server, because a group's are where its topic is."""
     for statement in _CREATE:
-        query(connection, statement)
+        query_all(connections, statement)
+
+
+def query_all(connections: Sequence[Connection], statement: str, args: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement on each server, one after another, and return the rows of all."""
+    return [row for connection in connections for row in query(connection, statement, args)]
 
 
 def query(connection: Connection, statement: str, args: Sequence[Any] = ()) -> tuple[tuple[Any, ...], ...]:
@@ -191,54 +196,62 @@ def add_notice(connection: Connection, flight: str, delay_min: int, attempt: int
     query(connection, _ADD_NOTICE, (flight, delay_min, attempt, due_at))
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+# -- reading: of all servers -------------------------------------------------------------------------------------------
 
 
-def read_carriers(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+def read_carriers(connections: Sequence[Connection]) -> Mapping[tuple[str, ...], list[int]]:
     """What :func:`add_carriers` has added up."""
-    return _sums(connection, _READ_CARRIERS, 1)
+    return _sums(connections, _READ_CARRIERS, 1)
 
 
-def read_routes(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+def read_routes(connections: Sequence[Connection]) -> Mapping[tuple[str, ...], list[int]]:
     """What :func:`add_routes` has added up."""
-    return _sums(connection, _READ_ROUTES, 2)
+    return _sums(connections, _READ_ROUTES, 2)
 
 
-def read_aircraft(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+def read_aircraft(connections: Sequence[Connection]) -> Mapping[tuple[str, ...], list[int]]:
     """What :func:`add_aircraft` has added up."""
-    return _sums(connection, _READ_AIRCRAFT, 1)
+    return _sums(connections, _READ_AIRCRAFT, 1)
 
 
-def read_rotations(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+def read_rotations(connections: Sequence[Connection]) -> Mapping[tuple[str, ...], list[int]]:
     """What :func:`add_leg` has noted."""
-    return _sums(connection, _READ_ROTATIONS, 1)
+    return _sums(connections, _READ_ROTATIONS, 1)
 
 
-def read_notices(connection: Connection) -> Mapping[tuple[str, ...], list[int]]:
+def read_notices(connections: Sequence[Connection]) -> Mapping[tuple[str, ...], list[int]]:
     """Which flights' notices got through: ``(flight,)`` -> ``[delay_min]``."""
-    return _sums(connection, _READ_NOTICES, 1)
+    return _sums(connections, _READ_NOTICES, 1)
 
 
-def count_early_notices(connection: Connection) -> int:
+def count_early_notices(connections: Sequence[Connection]) -> int:
     """How many notices came before their time."""
-    return int(query(connection, _COUNT_EARLY)[0][0])
+    return sum(count for (count,) in query_all(connections, _COUNT_EARLY))
 
 
-def read_summary(connection: Connection, slot: datetime) -> list[int]:
+def read_summary(connections: Sequence[Connection], slot: datetime) -> list[int]:
     """What :func:`sum_up` has written for a slot, in the order of ``TALLY``; nothing if it has not."""
-    return [int(number) for row in query(connection, _READ_SUMMARY, (slot.replace(tzinfo=None),)) for number in row]
+    return [
+        int(number) for row in query_all(connections, _READ_SUMMARY, (slot.replace(tzinfo=None),)) for number in row
+    ]
 
 
-def read_titles(connection: Connection, slot: datetime) -> list[str]:
+def read_titles(connections: Sequence[Connection], slot: datetime) -> list[str]:
     """The title of the summary of a slot."""
-    rows = query(connection, "SELECT title FROM sample_title WHERE slot = %s", (slot.replace(tzinfo=None),))
+    rows = query_all(connections, "SELECT title FROM sample_title WHERE slot = %s", (slot.replace(tzinfo=None),))
     return [str(title) for (title,) in rows]
 
 
-def count_titles(connection: Connection, title: str) -> int:
+def count_titles(connections: Sequence[Connection], title: str) -> int:
     """How many processes have come to go by a title."""
-    return int(query(connection, "SELECT COUNT(*) FROM sample_process WHERE title = %s", (title,))[0][0])
+    statement = "SELECT COUNT(*) FROM sample_process WHERE title = %s"
+    return sum(count for (count,) in query_all(connections, statement, (title,)))
 
 
-def _sums(connection: Connection, statement: str, keys: int) -> Sums:
-    return {row[:keys]: list(row[keys:]) for row in query(connection, statement)}
+def _sums(connections: Sequence[Connection], statement: str, keys: int) -> Sums:
+    """Return rows by key; what two servers have of one is added up, and so is a difference from what is expected."""
+    sums: Sums = {}
+    for row in query_all(connections, statement):
+        known = sums.get(row[:keys])
+        sums[row[:keys]] = [*row[keys:]] if known is None else [a + b for a, b in zip(known, row[keys:], strict=True)]
+    return sums

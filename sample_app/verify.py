@@ -56,28 +56,28 @@ class Outcome:
             self.differences.append(f"{what}: {uid} is missing")
 
 
-def verify(connection: Connection, expected: Expected) -> Outcome:
+def verify(connections: Sequence[Connection], expected: Expected) -> Outcome:
     """Compare tables, messages, dead letters and the state of every group.
 
     Args:
-        connection: to the stream's database, after all groups have finished.
+        connections: to the database of each server, after all groups have finished.
         expected: from the CSV.
     """
     outcome = Outcome()
-    outcome.table("carrier", tables.read_carriers(connection), TALLY, expected.carriers)
-    outcome.table("route", tables.read_routes(connection), TALLY, expected.routes)
-    outcome.table("aircraft", tables.read_aircraft(connection), LOGBOOK, expected.aircraft)
-    outcome.table("rotation of", tables.read_rotations(connection), ROTATION, expected.rotations)
-    outcome.table("notice", tables.read_notices(connection), ("delay_min",), expected.notices)
+    outcome.table("carrier", tables.read_carriers(connections), TALLY, expected.carriers)
+    outcome.table("route", tables.read_routes(connections), TALLY, expected.routes)
+    outcome.table("aircraft", tables.read_aircraft(connections), LOGBOOK, expected.aircraft)
+    outcome.table("rotation of", tables.read_rotations(connections), ROTATION, expected.rotations)
+    outcome.table("notice", tables.read_notices(connections), ("delay_min",), expected.notices)
     for topic, uids in (
         (FLIGHTS, [*expected.flights, *expected.malformed]),
         (AIRCRAFT_EVENTS, expected.events),
         (NOTIFICATIONS, expected.notifications),
     ):
-        outcome.ids(f"topic {topic}", stream.read_uids(connection, topic), uids)
-    outcome.number("notices that came early", tables.count_early_notices(connection), 0)
-    outcome.ids("dead letters", stream.read_dead(connection), expected.dead)
-    for group in stream.read_groups(connection):
+        outcome.ids(f"topic {topic}", stream.read_uids(connections, topic), uids)
+    outcome.number("notices that came early", tables.count_early_notices(connections), 0)
+    outcome.ids("dead letters", stream.read_dead(connections), expected.dead)
+    for group in stream.read_groups(connections):
         name = f"group {group.group} of {group.topic}"
         outcome.number(f"{name}: handed out", group.handed_out, group.messages)
         outcome.number(f"{name}: open claims", group.claims, 0)
@@ -86,17 +86,17 @@ def verify(connection: Connection, expected: Expected) -> Outcome:
     return outcome
 
 
-def verify_summary(connection: Connection, expected: Expected, slot: datetime) -> Outcome:
+def verify_summary(connections: Sequence[Connection], expected: Expected, slot: datetime) -> Outcome:
     """Compare the nightly summary of a slot."""
     outcome, name = Outcome(), f"{slot:%H:%M:%S}"
-    found = {(name,): tables.read_summary(connection, slot)}
+    found = {(name,): tables.read_summary(connections, slot)}
     outcome.table("summary of", {key: row for key, row in found.items() if row}, TALLY, {(name,): expected.total})
     return outcome
 
 
-def verify_title(connection: Connection, slot: datetime, title: str, processes: int) -> Outcome:
+def verify_title(connections: Sequence[Connection], slot: datetime, title: str, processes: int) -> Outcome:
     """Compare the title of the summary of a slot, and how many processes went by it."""
     outcome = Outcome()
-    outcome.ids("title of the summary", tables.read_titles(connection, slot), [title])
-    outcome.number("processes that go by the title", tables.count_titles(connection, title), processes)
+    outcome.ids("title of the summary", tables.read_titles(connections, slot), [title])
+    outcome.number("processes that go by the title", tables.count_titles(connections, title), processes)
     return outcome

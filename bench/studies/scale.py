@@ -12,6 +12,7 @@ from bench.load import BODY
 from bench.stage import NotRight, Stage
 from bench.studies.backlog import extend, wait_done
 from bench.studies.finding import Finding, Lab, Study
+from emsworker.core.counted import counted
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
@@ -62,20 +63,22 @@ def groups(lab: Lab) -> list[Finding]:
 
 
 def servers(lab: Lab) -> list[Finding]:
-    """Two streams, each drained by a worker of one process: on one database server, and on one each."""
-    together, apart = Finding("scale/servers", "2 streams, 1 server"), Finding("scale/servers", "2 streams, 2 servers")
-    second = Server(lab.folder / "second", lab.servers.database.flavor)
+    """Three streams, each drained by a worker of one process: on one, two and three servers of one machine."""
+    findings = {count: Finding("scale/servers", f"3 streams, {counted(count, 'server')}") for count in (1, 2, 3)}
+    others = [Server(lab.folder / name, lab.servers.database.flavor) for name in ("second", "third")]
     with ExitStack() as stack:
-        stack.callback(second.stop)
-        second.start()
+        for server in others:
+            stack.callback(server.stop)
+            server.start()
         for _ in range(lab.size.repeats):
-            for finding, other in ((together, None), (apart, second)):
+            for count, finding in findings.items():
                 with ExitStack() as inner:
-                    stages = [inner.enter_context(lab.servers.stage(lab.stage_size)) for _ in range(2)]
-                    if other is not None:
-                        stages[1] = _on(other, stages[1])
-                    finding.add(messages_per_s=_drain_both(stages, lab.size.drained // 2))
-    return [together, apart]
+                    stages = [inner.enter_context(lab.servers.stage(lab.stage_size)) for _ in range(3)]
+                    for number in range(1, 3):  # the last servers have what is over
+                        if (place := min(number, count - 1)) > 0:
+                            stages[number] = _on(others[place - 1], stages[number])
+                    finding.add(messages_per_s=_drain_all(stages, lab.size.drained // 3))
+    return list(findings.values())
 
 
 def _on(server: Server, stage: Stage) -> Stage:
@@ -84,7 +87,7 @@ def _on(server: Server, stage: Stage) -> Stage:
     if found is None:
         raise NotRight(f"scale/servers: {stage.url.rpartition('@')[2]} names no database")
     url = re.sub(r"/ems$", f"/{found[1]}", server.url)
-    there = Stage(url, None, stage.folder / "second", stage.size)
+    there = Stage(url, None, stage.folder / "elsewhere", stage.size)
     there.folder.mkdir()
     with Stage(server.url, None, stage.folder, stage.size).connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE `{found[1]}` CHARACTER SET utf8mb4")
@@ -93,8 +96,8 @@ def _on(server: Server, stage: Stage) -> Stage:
     return there
 
 
-def _drain_both(stages: list[Stage], count: int) -> float:
-    """Messages a second over both, from the first claim to the last acked offset; both servers share a clock."""
+def _drain_all(stages: list[Stage], count: int) -> float:
+    """Messages a second over all, from the first claim to the last acked offset; the servers share a clock."""
     firsts = [_backlog(stage, "noop", count)[1] for stage in stages]
     with ExitStack() as stack:
         for stage in stages:
@@ -114,5 +117,5 @@ def _drain_both(stages: list[Stage], count: int) -> float:
 STUDIES = (
     Study("scale/processes", "more processes", processes),
     Study("scale/groups", "more groups", groups),
-    Study("scale/servers", "two streams on one or on two servers", servers),
+    Study("scale/servers", "three streams on one, two and three servers", servers),
 )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from emsworker.arrow.columns import LOG_APPEND_TIME
 from emsworker.arrow.planning import DataLoss, Slice
-from emsworker.arrow.profile import open_database
+from emsworker.arrow.profile import open_reading
 from emsworker.core.errors import UnknownTopic
 from emsworker.core.ids import uid_text
 from emsworker.store.engine.database import Database
@@ -38,8 +38,10 @@ def read(
         DataLoss: retention overtook the reader, and ``fail_on_data_loss`` is on.
         UnknownTopic: the topic was deleted meanwhile, and ``fail_on_data_loss`` is on.
     """
-    with open_database(profile) as database:
-        yield from read_from(database, dataset, schema, one, fail_on_data_loss=fail_on_data_loss, **settings)
+    with open_reading(profile, one.server) as reading:
+        if dataset == "messages":
+            reading.wait_for(one.offsets)
+        yield from read_from(reading.database, dataset, schema, one, fail_on_data_loss=fail_on_data_loss, **settings)
 
 
 def read_from(

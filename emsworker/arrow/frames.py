@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from emsworker.arrow import planning
 from emsworker.arrow.columns import arrow_schema, default_columns
 from emsworker.arrow.options import ReadOptions, read_options
 from emsworker.arrow.planning import Slice
-from emsworker.arrow.profile import call, open_database
+from emsworker.arrow.profile import open_reading
 from emsworker.arrow.pushdown import Comparison, Pushed, find_fault
+from emsworker.arrow.servers import read_parts
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.extras import require
 from emsworker.store.engine.session import Session
@@ -44,6 +46,7 @@ class ReadArguments(TypedDict, total=False):
     dataset: str
     group: str
     profile: str
+    server: str
     fail_on_data_loss: bool
     fetch_bytes: int | str
     include_headers: bool
@@ -130,7 +133,7 @@ def scan_polars(options: Mapping[str, Any] | None = None, /, **more: Unpack[Read
 
     chosen = _options(options, more)
     names = _default(chosen)
-    call(chosen.profile, lambda session: planning.find_sources(session, chosen))
+    read_parts(chosen, lambda part, session: planning.find_sources(session, part))
 
     def source(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
@@ -166,16 +169,27 @@ class PlannedRead:
     limit: int | None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows over one connection."""
+        """Read the rows over one connection, to one server after another."""
+        left = self.limit
+        for server, slices in groupby(self.slices, key=lambda one: one.server):
+            if left == 0:
+                return
+            for batch in self._of_server(server, list(slices), left):
+                left = None if left is None else left - batch.num_rows
+                yield batch
+
+    def _of_server(self, server: str, slices: Sequence[Slice], left: int | None) -> Iterator[pa.RecordBatch]:
         from emsworker.arrow.batches import read_from
 
-        options, left = self.options, self.limit
-        with open_database(options.profile) as database:
-            for one in self.slices:
+        options = self.options
+        with open_reading(options.profile, server) as reading:
+            for one in slices:
                 if left == 0:
                     return
+                if options.dataset == "messages":
+                    reading.wait_for(one.offsets)
                 for batch in read_from(
-                    database,
+                    reading.database,
                     options.dataset,
                     self.schema,
                     one,
@@ -202,12 +216,13 @@ def _plan(
     for one in comparisons:
         pushed.take(one, options.dataset)
 
-    def plan(session: Session) -> list[Slice]:
-        found = [one for one in planning.plan(session, options) if pushed.wants(one)]
+    def plan(part: ReadOptions, session: Session) -> list[Slice]:
+        found = [one for one in planning.plan(session, part) if pushed.wants(one)]
         narrowed = [pushed.narrow(session, one) for one in found]
         return [one for one in narrowed if one.offsets]
 
-    return PlannedRead(options, schema, call(options.profile, plan), pushed.between, limit)
+    slices = read_parts(options, plan)
+    return PlannedRead(options, schema, slices, pushed.between, limit)
 
 
 def _default(options: ReadOptions) -> tuple[str, ...]:

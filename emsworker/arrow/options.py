@@ -263,6 +263,7 @@ class ReadOptions:
     dataset: str = _option("dataset", one_of(*DATASETS), "messages")
     group: str | None = _option("group", str)
     profile: str | None = _option("profile", str)
+    server: str | None = _option("server", str)
     min_partitions: int | None = _option("minPartitions", positive)
     max_records_per_partition: int | None = _option("maxRecordsPerPartition", positive)
     partition_bytes: int = _option("partitionBytes", size, 128 << 20)

@@ -12,6 +12,7 @@ from emsworker.arrow.options import EARLIEST, LATEST, OffsetLimit, ReadOptions
 from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
+from emsworker.core.servers import MAIN
 from emsworker.store import topics
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
@@ -35,6 +36,7 @@ class Source:
     topic: Topic
     bounds: PartitionBounds
     group: Group | None = None
+    server: str = MAIN
 
     @property
     def place(self) -> str:
@@ -52,7 +54,7 @@ class Source:
 
     def slice(self, start: int, end: int) -> Slice:
         """Return a slice of the partition, or of its group's log there."""
-        return Slice(self.offsets(start, end), self.topic.name, self.group)
+        return Slice(self.offsets(start, end), self.topic.name, self.group, server=self.server)
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,14 @@ class Slice:
 
     Attributes:
         below: for the log of a group: only rows that are settled below this offset.
+        server: of several servers, the one that it is on.
     """
 
     offsets: OffsetRange
     topic: str
     group: Group | None = None
     below: int | None = None
+    server: str = MAIN
 
     @property
     def place(self) -> tuple[str, int]:
@@ -110,7 +114,7 @@ def find_sources(session: Session, options: ReadOptions) -> list[Source]:
         bounds = scan.list_bounds(session, every[name].id)
         if chosen.partitions is not None:
             bounds = _assigned(name, bounds, chosen.partitions[name])
-        sources += [Source(every[name], one) for one in bounds]
+        sources += [Source(every[name], one, server=options.server or MAIN) for one in bounds]
     return sources if options.dataset == "messages" else _with_groups(session, sources, options)
 
 

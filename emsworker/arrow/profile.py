@@ -5,19 +5,29 @@ from __future__ import annotations
 import configparser
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from emsworker.app import Ems
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
+from emsworker.core.offsets import OffsetRange
+from emsworker.core.process.clock import ticks
+from emsworker.core.servers import MAIN, parse_servers
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import ReplicaDatabase
+from emsworker.store.engine.schema import check_version
 from emsworker.store.engine.session import Session
+from emsworker.store.stream import scan
 
 T = TypeVar("T")
 
 _FILE_VARIABLE = "EMS_PROFILES"
 _DEFAULT_FILE = "~/.config/ems/profiles.ini"
+_KEYS = ("url", "redis_url", "servers", "read_url")
+_REPLICA_S, _REPLICA_LOOK_S = 60.0, 0.1
 
 
 def open_stream(profile: str | None, **settings: Any) -> Ems:
@@ -32,18 +42,86 @@ def open_stream(profile: str | None, **settings: Any) -> Ems:
     if profile is None:
         return Ems("spark", **settings)
     section = _section(profile)
-    return Ems("spark", url=section["url"], redis_url=section.get("redis_url"), **settings)
+    given: dict[str, Any] = {name: section[name] for name in _KEYS if name in section}
+    return Ems("spark", **given, **settings)
+
+
+def server_names(profile: str | None) -> list[str]:
+    """Return the names of the servers of a stream, the main one first."""
+    settings = open_stream(profile).settings
+    return [MAIN, *(one.name for one in parse_servers(settings.servers))]
 
 
 @contextlib.contextmanager
-def open_database(profile: str | None) -> Iterator[Database]:
+def open_database(profile: str | None, server: str = MAIN) -> Iterator[Database]:
     """Open the stream's database; its one connection is closed at the end, and may move between threads.
+
+    Args:
+        server: of several servers, the one that is meant.
 
     Raises:
         SchemaMissing, AccessDenied, StoreUnavailable: the database cannot be used.
     """
-    with closing_session(open_stream(profile).stream.database.with_one_session()) as database:
+    with closing_session(open_stream(profile).server(server).database.with_one_session()) as database:
         yield database
+
+
+@dataclass(frozen=True)
+class ReadDatabase:
+    """An open database to read messages from.
+
+    Attributes:
+        replica: it is one of the replicas of `read_url`, which may be behind what was planned.
+    """
+
+    database: Database
+    replica: bool
+
+    def wait_for(self, offsets: OffsetRange) -> None:
+        """Wait until every offset of a range is there.
+
+        The range was planned on this replica or on another one, below the high watermark there. A replica that is
+        further behind, or applies transactions in another order, would leave rows out without an error.
+
+        Raises:
+            StoreUnavailable: they are not there after some time.
+        """
+        until = ticks() + _REPLICA_S
+        while self.replica and (hole := self._hole(offsets)) < offsets.end:
+            if ticks() > until:
+                raise StoreUnavailable(
+                    f"the replica {self.database.servers} has no offset {hole} of partition {offsets.partition}, which "
+                    f"was there when the read was planned, after {_REPLICA_S:g} s; is its replication running?"
+                )
+            time.sleep(_REPLICA_LOOK_S)
+
+    def _hole(self, offsets: OffsetRange) -> int:
+        def find(session: Session) -> int:
+            bounds = [one for one in scan.list_bounds(session, offsets.topic_id) if one.partition == offsets.partition]
+            # What retention has deleted is no hole; a topic that is gone is noticed by who reads it.
+            kept = offsets.part(bounds[0].log_start, offsets.end) if bounds else offsets.part(offsets.end, offsets.end)
+            return scan.find_hole(session, kept) if kept else offsets.end
+
+        return self.database.call(find)
+
+
+@contextlib.contextmanager
+def open_reading(profile: str | None, server: str = MAIN) -> Iterator[ReadDatabase]:
+    """Open what messages are read from: a replica of the setting `read_url`, if there is one; else the database.
+
+    Raises:
+        SchemaMissing, AccessDenied, StoreUnavailable: the database cannot be used.
+    """
+    settings = open_stream(profile).settings
+    if server != MAIN or settings.read_url is None:
+        with open_database(profile, server) as database:
+            yield ReadDatabase(database, replica=False)
+        return
+    replicas = ReplicaDatabase(settings.read_url, settings.connect_timeout_s)
+    with closing_session(replicas):
+        replicas.call(check_version)  # the first that answers is used from now on
+    with closing_session(replicas.with_one_session()) as database:
+        yield ReadDatabase(database, replica=True)
 
 
 @contextlib.contextmanager
@@ -55,10 +133,16 @@ def closing_session(database: Database) -> Iterator[Database]:
         database.thread_session().close()
 
 
-def call(profile: str | None, work: Callable[[Session], T]) -> T:
+def call(profile: str | None, work: Callable[[Session], T], server: str = MAIN) -> T:
     """Run ``work`` on its own connection, and again if that is lost: ``work`` must be idempotent."""
-    with open_database(profile) as database:
+    with open_database(profile, server) as database:
         return database.call(work)
+
+
+def call_reading(profile: str | None, work: Callable[[Session], T], server: str = MAIN) -> T:
+    """Run ``work`` as :func:`call` does, on what messages are read from; see :func:`open_reading`."""
+    with open_reading(profile, server) as reading:
+        return reading.database.call(work)
 
 
 def _section(profile: str) -> configparser.SectionProxy:

@@ -10,10 +10,11 @@ import logging
 import queue
 import threading
 
-from emsworker.core.config import Settings
+from emsworker.core.config import SERVER_MARK, Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Trouble
+from emsworker.core.servers import MAIN
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.session import Session
 
@@ -24,9 +25,14 @@ _MOST_WAIT_S = 3600.0
 
 
 class PingDeadMan:
-    """The service; each ping runs in a thread of its own, one at a time."""
+    """The service; each ping runs in a thread of its own, one at a time.
 
-    def __init__(self) -> None:
+    Args:
+        server: takes the place of ``{server}`` in the URL: each server has a beat, and a switch of its own.
+    """
+
+    def __init__(self, server: str = MAIN) -> None:
+        self._server = server
         self._back: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._flying = False
         self._due_at = 0.0
@@ -42,7 +48,7 @@ class PingDeadMan:
             if store.is_overdue(session, _OVERDUE_S):
                 log.warning("the dead-man's switch is not pinged: an alarm has not been delivered for %g s", _OVERDUE_S)
             else:
-                self._ping(settings.dead_man_url)
+                self._ping(settings.dead_man_url.replace(SERVER_MARK, self._server))
         return settings.beat_s
 
     def _ping(self, url: str) -> None:

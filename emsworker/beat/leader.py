@@ -119,7 +119,7 @@ class Beat(Runnable):
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
         self._next_claim_of_leadership = 0.0
-        self._next = {True: dict.fromkeys(leader_services(), 0.0), False: dict.fromkeys(standby_services(), 0.0)}
+        self._next = {True: dict.fromkeys(leader_services(server), 0.0), False: dict.fromkeys(standby_services(), 0.0)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
         self._failing: dict[Service, _Failing] = {}

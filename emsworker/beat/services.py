@@ -25,6 +25,7 @@ from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
+from emsworker.core.servers import MAIN
 from emsworker.store.engine.session import Session
 
 Service = Callable[[Session, Settings], float]
@@ -38,8 +39,12 @@ def standby_services() -> tuple[Service, ...]:
     return (Relay(shortest_s=0.05, late_s=0.05),)
 
 
-def leader_services() -> tuple[Service, ...]:
-    """Return the services of the leader, for one stream: some remember what they have seen of it."""
+def leader_services(server: str = MAIN) -> tuple[Service, ...]:
+    """Return the services of the leader, for one stream: some remember what they have seen of it.
+
+    Args:
+        server: of several servers, the one that the stream is on.
+    """
     return (
         recover_claims,
         sweep_clients,
@@ -59,5 +64,5 @@ def leader_services() -> tuple[Service, ...]:
         TakeSamples(),
         prune_samples,
         WatchAlarms(),
-        PingDeadMan(),
+        PingDeadMan(server),
     )

@@ -46,7 +46,7 @@ from emsworker.store.engine import foreign
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.schema import stream_id_text
 from emsworker.store.groups.results import ResultRow
-from emsworker.store.stream import outbox
+from emsworker.store.stream import dedup, outbox
 from emsworker.store.topics import create_topic, get_topic
 
 _FRESH_S = 1.0
@@ -201,6 +201,7 @@ class PlacedBroker:
             chain = self.locate(topic)
             for name in chain[:-1]:
                 sent |= self._sent_to(name, topic, outgoing, messages, moved)
+                sent |= self._held_on(name, topic, messages)
             todo = [pair for pair in zip(outgoing, messages, strict=True) if pair[1].uid not in sent]
             try:
                 if todo:
@@ -231,6 +232,23 @@ class PlacedBroker:
         kept = broker.database.call(lambda session: outbox.find_kept(session, found.id, uids))
         return {uid: Receipt(uid_text(uid), topic, None, None, created=moved) for uid in kept}
 
+    def _held_on(self, name: str, topic: str, messages: Sequence[NewMessage]) -> dict[bytes, Receipt]:
+        """Find messages that are duplicates of what was sent where the topic was before.
+
+        No key is taken there any more: whoever takes one locks the topic's row, and finds that it has moved.
+        """
+        keys = [message.dedup_key for message in messages if message.dedup_key is not None]
+        found = self._row(name, topic) if keys else None
+        if found is None:
+            return {}
+        topic_id = found.id
+        held = self.server(name).database.call(lambda session: dedup.find_held(session, topic_id, keys))
+        return {
+            message.uid: Receipt(uid_text(held[message.dedup_key]), topic, None, None, created=False)
+            for message in messages
+            if message.dedup_key in held and held[message.dedup_key] != message.uid
+        }
+
     def _send_within(
         self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any
     ) -> list[Receipt]:
@@ -246,7 +264,15 @@ class PlacedBroker:
                 f"topic {topic!r} is kept on the server {found.server!r}, the transaction runs on {name!r}, and a "
                 "dedup_key counts on one server only; nothing was sent (send it after the commit, or use a uid)"
             )
-        return broker.send(topic, outgoing, messages, transaction)
+        held: dict[bytes, Receipt] = {}
+        if any(message.dedup_key is not None for message in messages):
+            for former in self.locate(topic)[:-1]:
+                held |= self._held_on(former, topic, messages)
+        todo = [pair for pair in zip(outgoing, messages, strict=True) if pair[1].uid not in held]
+        if todo:
+            receipts = broker.send(topic, [one for one, _ in todo], [one for _, one in todo], transaction)
+            held |= {message.uid: receipt for (_, message), receipt in zip(todo, receipts, strict=True)}
+        return [held[message.uid] for message in messages]
 
     def _home_of(self, transaction: Any) -> str:
         """Return the server of an open transaction, which is asked once.

@@ -38,6 +38,7 @@ from emsworker.core.servers import parse_servers
 from emsworker.core.url import DatabaseUrl
 
 _SHORTEST_SECRET = 16
+SERVER_MARK = "{server}"  # in `dead_man_url`
 _MOST_KEPT = 1_000_000_000
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -200,7 +201,8 @@ class Settings:
     dead_man_url: str | None = option(
         None,
         text(_check_http_url),
-        help="a URL that the leading beat asks while all is well, for a service that raises an alarm if it stops",
+        help="a URL that the leading beat asks while all is well, for a service that raises an alarm if it stops; "
+        "{server} in it stands for the name of its server",
         secret=True,
     )
     dead_man_s: float = option(60.0, seconds(1), help="the interval at which `dead_man_url` is asked")
@@ -228,6 +230,11 @@ class Settings:
         for name in ("allocator", "result_backend"):
             if getattr(self, name) == "redis" and self.redis_url is None:
                 yield Problem("redis_url", "None", f"{name} = redis needs it")
+        if self.servers and self.dead_man_url is not None and SERVER_MARK not in self.dead_man_url:
+            fix = (
+                f"must contain {SERVER_MARK}: with one switch for all servers, one's pings would hide another's silence"
+            )
+            yield Problem("dead_man_url", "***", fix)
 
     def retry_ladder(self) -> Ladder:
         """Return the ladder of groups that set none."""

@@ -30,6 +30,13 @@ def redact_url(text: str) -> str:
     return _NO_PORT.sub(r"\1***", text)
 
 
+def impatient(url: str, read_timeout_s: float) -> str:
+    """Return an address with this time-out for an answer, unless it has one of its own."""
+    if "read_timeout_s" in DatabaseUrl.parse(url).options:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}read_timeout_s={read_timeout_s:g}"
+
+
 @dataclass(frozen=True)
 class DatabaseUrl:
     """Address of the stream's server: ``mysql://user:password@host:port/database?option=value``.

@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 from emsworker.arrow import batches, planning
 from emsworker.arrow.options import ReadOptions
 from emsworker.arrow.planning import Slice
-from emsworker.arrow.profile import call
 from emsworker.arrow.pushdown import Comparison, Pushed
+from emsworker.arrow.servers import read_parts
 from emsworker.store.engine.session import Session
 
 _NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")
@@ -60,10 +60,9 @@ class EmsReader(DataSourceReader):
         For messages each slice is a task. The log of the groups has a slice for each group and partition, most of them
         small: those are packed, up to partitionBytes.
         """
-        return call(self._options.profile, self._tasks)
+        return read_parts(self._options, self._tasks)
 
-    def _tasks(self, session: Session) -> list[InputPartition]:
-        options = self._options
+    def _tasks(self, options: ReadOptions, session: Session) -> list[InputPartition]:
         plan = [one for one in planning.plan(session, options) if self._pushed.wants(one)]
         slices = planning.split_by(session, options, [self._pushed.narrow(session, one) for one in plan])
         if options.dataset == "messages" or options.min_partitions or options.max_records_per_partition:

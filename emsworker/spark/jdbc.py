@@ -9,7 +9,9 @@ from emsworker.arrow.columns import LOG_APPEND_TIME
 from emsworker.arrow.options import read_options
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import open_stream
+from emsworker.arrow.servers import only_part
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.servers import MAIN
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
@@ -46,16 +48,17 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
     if any(refused.values()):
         fix = 'JDBC reads the plain columns of messages; use format("ems")'
         raise ConfigError([Problem(f"option {name}", given.get(name, ""), fix) for name, on in refused.items() if on])
-    app = open_stream(options.profile)
+    options = only_part(options)
+    stream = open_stream(options.profile).server(options.server or MAIN)
 
     def plan(session: Session) -> list[Slice]:
         return planning.split_by(session, options, planning.plan(session, options))
 
     try:
-        slices = app.stream.database.call(plan)
+        slices = stream.database.call(plan)
     finally:
-        app.stream.database.thread_session().close()
-    url = DatabaseUrl.parse(app.stream.url)
+        stream.database.thread_session().close()
+    url = DatabaseUrl.parse(stream.url)
     properties = {"user": url.user, "password": url.password, "driver": driver, "fetchsize": str(fetchsize)}
     properties |= {"preferTimestampNTZ": "true"}  # the driver would read the server's UTC as this machine's zone
     address = f"jdbc:mysql://{url.host}:{url.port}/{url.database}"

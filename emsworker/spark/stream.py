@@ -12,7 +12,8 @@ messages were published or deleted, and a planned batch would be run again with 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,12 +24,15 @@ from emsworker.arrow import planning
 from emsworker.arrow.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions
 from emsworker.arrow.planning import DataLoss, Slice, Source
 from emsworker.arrow.profile import call
+from emsworker.arrow.servers import only_part
 from emsworker.core.offsets import OffsetRange
+from emsworker.core.servers import MAIN
 from emsworker.spark.batch import SlicePartition, read
 from emsworker.spark.hold import HeldPlace, QueryHold
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
 
+T = TypeVar("T")
 Place = tuple[str, int]
 Journal = dict[str, dict[str, int]]
 """Offsets as in Spark's checkpoint, with partitions as text, because names in JSON are strings."""
@@ -50,11 +54,17 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since: float | None = None
         self._hold = QueryHold(options.hold_name, options.hold_for_s) if options.hold_name else None
 
+    def _call(self, work: Callable[[Session], T]) -> T:
+        """Run ``work`` on the server of the topics, its primary: what a stream has read must not be behind it."""
+        if self._options.server is None:
+            self._options = only_part(self._options)
+        return call(self._options.profile, work, self._options.server or MAIN)
+
     # -- where from, where to ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Journal:
         """Return the beginning of the query; symbols stay symbols."""
-        return call(self._options.profile, self._find_beginning)
+        return self._call(self._find_beginning)
 
     def _find_beginning(self, session: Session) -> Journal:
         sources = planning.find_sources(session, self._options)
@@ -80,7 +90,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: a topic or partition no longer exists, and failOnDataLoss is on.
         """
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        sources, slices = call(self._options.profile, lambda session: self._held(session, start, most))
+        sources, slices = self._call(lambda session: self._held(session, start, most))
         begin = _places(start)
         known = all(begin.get(_place(source), EARLIEST) >= 0 for source in sources)
         if known and self._is_too_little(sum(len(one.offsets) for one in slices)):
@@ -185,13 +195,13 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _journal(sources, [source.bounds.end for source in sources])
 
     def _sources(self) -> list[Source]:
-        return call(self._options.profile, lambda session: planning.find_sources(session, self._options))
+        return self._call(lambda session: planning.find_sources(session, self._options))
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
     def partitions(self, start: Journal, end: Journal) -> list[InputPartition]:
         """Plan the tasks of a micro-batch; a batch that is run again gets the same rows, even if split differently."""
-        slices = call(self._options.profile, lambda session: self._plan(session, start, end))
+        slices = self._call(lambda session: self._plan(session, start, end))
         return [SlicePartition((one,)) for one in slices]
 
     def _plan(self, session: Session, start: Journal, end: Journal) -> list[Slice]:
@@ -219,7 +229,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Move the hold forward: Spark calls this one batch late, and not for the last one, and never too early."""
         if self._hold is not None:
             hold, offsets = self._hold, _held_places(end)
-            call(self._options.profile, lambda session: hold.commit(session, offsets))
+            self._call(lambda session: hold.commit(session, offsets))
 
     def stop(self) -> None:
         """Do nothing: no resource is kept between calls."""

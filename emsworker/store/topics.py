@@ -91,7 +91,7 @@ def create_topic(session: Session, name: str, *, server: str | None = None, **se
     def work(session: Session) -> Topic:
         values = {"name": name, "server": server} | _TOPIC.args(Topic(0, name, **settings))
         topic_id = session.execute(_SQL.add_topic, values).insert_id
-        session.execute(_SQL.add_guard, {"topic_id": topic_id})
+        session.execute(_SQL.add_guard, {"topic_id": topic_id, "moved": int(server is not None)})
         topic = _locked(session, topic_id, name)  # after the commit it may be deleted at any time
         _add_partitions(session, topic)
         return topic
@@ -145,9 +145,11 @@ def keep_at(session: Session, topic: Topic, server: str | None) -> None:
 
     Raises:
         TopicDeleted: it has been deleted.
+        TopicInUse: a transaction that has sent to the topic stays open; nothing was changed.
     """
 
     def work(session: Session) -> None:
+        _lock_guard(session, topic, _SQL.move_guard, moved=int(server is not None))
         _locked(session, topic.id, topic.name)
         session.execute(_SQL.keep_at, {"id": topic.id, "server": server} | _TOPIC.args(topic))
         _add_partitions(session, replace(topic, server=server))
@@ -174,7 +176,7 @@ def delete_topic(
     """
 
     def work(session: Session) -> list[Group]:
-        _close_guard(session, topic)
+        _lock_guard(session, topic, _SQL.close_guard)
         session.rows(_SQL.lock_topic, {"id": topic.id})
         groups = [group for group in list_groups(session) if group.topic_id == topic.id]
         for group in groups:
@@ -193,13 +195,13 @@ def delete_topic(
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
 
 
-def _close_guard(session: Session, topic: Topic) -> None:
-    """Close the guard before the transaction locks anything else: the transactions it waits for may hold the locks."""
+def _lock_guard(session: Session, topic: Topic, change: Sql, **values: int) -> None:
+    """Change the guard before the transaction locks anything else: the transactions it waits for may hold the locks."""
     try:
-        session.execute(_SQL.close_guard, {"topic_id": topic.id})
+        session.execute(change, {"topic_id": topic.id, **values})
     except Conflict as error:
         raise TopicInUse(
-            f"a transaction that has sent to topic {topic.name!r} is still open; nothing was deleted "
+            f"a transaction that has sent to topic {topic.name!r} is still open; nothing was changed "
             "(let it end, and try again)"
         ) from error
 

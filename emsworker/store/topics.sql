@@ -23,11 +23,16 @@ VALUES (%(name)s, {topic_values}, %(server)s, NOW(6))
 ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)
 
 -- name: add_guard
-INSERT INTO ems_topic_guard (topic_id) VALUES (%(topic_id)s) ON DUPLICATE KEY UPDATE topic_id = topic_id
+-- The row of a topic that exists stays as it is; ON DUPLICATE KEY would need the privilege to change it.
+INSERT IGNORE INTO ems_topic_guard (topic_id, moved) VALUES (%(topic_id)s, %(moved)s)
 
 -- name: close_guard
 -- Waits for open transactions that have sent to the topic.
 UPDATE ems_topic_guard SET deleted_at = NOW(6) WHERE topic_id = %(topic_id)s
+
+-- name: move_guard
+-- Waits for open transactions that have sent to the topic; those that come later find a dedup key of theirs refused.
+UPDATE ems_topic_guard SET moved = %(moved)s WHERE topic_id = %(topic_id)s
 
 -- name: add_partition
 INSERT INTO ems_partition (topic_id, `partition`, closed) VALUES (%(topic_id)s, %(partition)s, %(closed)s)

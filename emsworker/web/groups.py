@@ -13,7 +13,7 @@ from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
 from emsworker.core.settings import settings_of
-from emsworker.web.overview import HOURS, charts_of, hours_of, lines_of
+from emsworker.web.overview import HOURS, MOST_LINES, charts_of, hours_of, lines_of
 from emsworker.web.page import MOST_COUNTED, View, Visit, read_number
 
 PLAN_SCAN = 500_000
@@ -24,7 +24,9 @@ def groups(visit: Visit) -> Response:
     wanted, state = visit.asked("q") or "", visit.asked("state")
     lags = [one for one in visit.shared.lags() if wanted in f"{one.topic.name}/{one.group.name}"]
     lines = [line for line in lines_of(visit, lags) if state in (None, line.state)]
-    return visit.render("groups.html", lines=lines, wanted=wanted, state=state, most=MOST_COUNTED)
+    return visit.render(
+        "groups.html", lines=lines[:MOST_LINES], count=len(lines), wanted=wanted, state=state, most=MOST_COUNTED
+    )
 
 
 def group(visit: Visit) -> Response:

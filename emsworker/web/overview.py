@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from starlette.responses import Response
 
@@ -12,10 +14,11 @@ from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.settings import settings_of
 from emsworker.store.inspect.samples import SamplePoint
 from emsworker.web.charts import Line, LineChart, draw
-from emsworker.web.page import MOST_COUNTED, View, Visit
+from emsworker.web.page import MOST_COUNTED, Shared, View, Visit
 
 HOURS = (1, 6, 24, 72)
 _LATEST_S = 120.0
+MOST_LINES = 200  # groups or topics of one page
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,12 @@ class GroupLine:
 
 def lines_of(visit: Visit, lags: Sequence[GroupLag]) -> list[GroupLine]:
     """Return the groups with their rates."""
-    rates, working = visit.shared.rates(), any(view.row.alive for view in visit.shared.clients())
+    return lines_among(visit.shared, lags)
+
+
+def lines_among(shared: Shared, lags: Sequence[GroupLag]) -> list[GroupLine]:
+    """Return groups of a stream with their rates."""
+    rates, working = shared.rates(), any(view.row.alive for view in shared.clients())
     return [_line(one, rates.get((one.topic.name, one.group.name)), working) for one in lags]
 
 
@@ -99,7 +107,8 @@ def overview(visit: Visit) -> Response:
     ages = [one.oldest_age_s for one in lags if one.oldest_age_s is not None]
     return visit.render(
         "overview.html",
-        lines=sorted(lines_of(visit, lags), key=lambda line: (-line.lag.lag, line.lag.topic.name, line.lag.group.name)),
+        lines=lines_of(visit, nsmallest(MOST_LINES, lags, key=lambda lag: (-lag.lag, lag.topic.name, lag.group.name))),
+        count=len(lags),
         lag=sum(one.lag for one in lags),
         running=sum(one.running for one in lags),
         retries=sum(one.retries for one in lags),
@@ -122,8 +131,8 @@ def topics(visit: Visit) -> Response:
     lags = visit.shared.lags()
     wanted = visit.asked("q") or ""
     sizes = [one for one in visit.shared.sizes() if wanted in one.topic.name]
-    counts = {one.topic.name: sum(lag.topic.name == one.topic.name for lag in lags) for one in sizes}
-    return visit.render("topics.html", sizes=sizes, counts=counts, wanted=wanted)
+    counts = Counter(lag.topic.name for lag in lags)
+    return visit.render("topics.html", sizes=sizes[:MOST_LINES], count=len(sizes), counts=counts, wanted=wanted)
 
 
 def topic(visit: Visit) -> Response:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -25,7 +25,8 @@ from emsworker.admin.readers import HoldView
 from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
 from emsworker.core.process.clock import ticks
-from emsworker.core.url import DatabaseUrl, redact_url
+from emsworker.core.servers import MAIN
+from emsworker.core.url import DatabaseUrl, impatient, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
@@ -35,10 +36,14 @@ from emsworker.store.stream.broadcast import ReaderRow
 from emsworker.web.access import Level, Visitor
 from emsworker.web.cache import SharedCache
 
+if TYPE_CHECKING:
+    from emsworker.web.several import Fleet
+
 T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 
-_CONNECT_S, _CALL_S, _READ_S = 3.0, 2.0, 15
+_CONNECT_S, _CALL_S = 3.0, 2.0
+_READ_S = 15.0  # a server that hangs must not hold every thread for a minute
 _LAG_S = 2.0
 _FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
 _REFUSED_S = 30.0
@@ -78,24 +83,34 @@ class Shared:
 
     Attributes:
         operator: the database for changes, or ``None``; to be checked before it is used.
+        database: the database that is read.
+        fleet: the dashboards of several servers, this one among them; ``None`` if there is one server.
+        server: its name.
         sign_out: path at which a visitor signs out, if the rule of access has one.
     """
 
     def __init__(self, url: str, operator_url: str | None, redact: Redact | None, *, replica: bool = False) -> None:
         _check_url("url", url)
         self.url, self._replica = url, replica
-        self._database = (ReplicaDatabase if replica else Database)(_impatient(url), _CONNECT_S, _CALL_S)
+        self.database = (ReplicaDatabase if replica else Database)(impatient(url, _READ_S), _CONNECT_S, _CALL_S)
         self._lag, self._lag_until = Lag(None), 0.0
-        self.admin, self.monitoring = Admin(self._database), Monitoring(self._database)
-        self.audit = Audit(self._database)
+        self.admin, self.monitoring = Admin(self.database), Monitoring(self.database)
+        self.audit = Audit(self.database)
         self.operator: Database | None = None
         self._operator_url, self._checked = operator_url or "", False
         if operator_url is not None:
             _check_url(_CHANGES, operator_url)
-            self.operator = Database(_impatient(operator_url), _CONNECT_S, _CALL_S)
+            self.operator = Database(impatient(operator_url, _READ_S), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
         self.sign_out: str | None = None
+        self.fleet: Fleet | None = None
+        self.server = MAIN
         self._redact = redact
+
+    @property
+    def address(self) -> str:
+        """The address that is read, without its user."""
+        return f"{self.database.servers}/{self.database.name}"
 
     @property
     def lag(self) -> Lag | None:
@@ -104,7 +119,7 @@ class Shared:
             return None
         if ticks() >= self._lag_until:
             try:
-                self._lag = self._database.call(replica_lag)
+                self._lag = self.database.call(replica_lag)
             except EmsError as error:
                 self._lag = Lag(None, str(error))
             self._lag_until = ticks() + _LAG_S
@@ -120,7 +135,7 @@ class Shared:
             EmsError: this cannot be told now, because a server is away.
         """
         if self.operator is not None and not self._checked:
-            check_operator((self.url, self._database), (self._operator_url, self.operator), _CHANGES)
+            check_operator((self.url, self.database), (self._operator_url, self.operator), _CHANGES)
             self._checked = True
 
     def refusal(self) -> str | None:
@@ -202,13 +217,6 @@ def _check_url(name: str, url: str) -> None:
         DatabaseUrl.parse(url)
     except ValueError as error:
         raise ConfigError([Problem(name, redact_url(url), str(error))]) from None
-
-
-def _impatient(url: str) -> str:
-    """Return an address with a shorter time-out: a server that hangs must not hold every thread for a minute."""
-    if "read_timeout_s" in DatabaseUrl.parse(url).options:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}read_timeout_s={_READ_S}"
 
 
 def hide(body: Any, path: Sequence[str]) -> Any:
@@ -313,6 +321,19 @@ class Visit:
     def _path(self) -> str:
         path = self.request.scope["path"]
         return quote(path.removeprefix(self._root) if self._root and path.startswith(self._root) else path, safe="/")
+
+    @property
+    def at_front(self) -> bool:
+        """True on a page of several servers, false on one of a single server's."""
+        return self.shared.fleet is not None and not self._root.endswith(self._mount)
+
+    @property
+    def _mount(self) -> str:
+        return f"/on/{quote(self.shared.server)}" if self.shared.fleet is not None else ""
+
+    def front(self, path: str, **query: Any) -> str:
+        """Return the address of a page that the dashboards of several servers have together; see :meth:`url`."""
+        return f"{self._root.removesuffix(self._mount)}{self.url(path, **query).removeprefix(self._root)}"
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from emsworker.core import errors
+from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.process.forks import after_fork
+from emsworker.core.servers import MAIN
 from emsworker.core.url import redact as redact_secrets
 from emsworker.web.access import AccessRule, Local, SignsIn, admitted, comes_from_here
 from emsworker.web.actions import PAGES as ACTIONS
@@ -31,6 +33,8 @@ from emsworker.web.groups import PAGES as GROUPS
 from emsworker.web.lists import PAGES as LISTS
 from emsworker.web.overview import PAGES as OVERVIEW
 from emsworker.web.page import NOBODY, Redact, Shared, View, Visit
+from emsworker.web.several import PAGES as FRONT
+from emsworker.web.several import Fleet, check_all, operator_urls
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
@@ -86,6 +90,9 @@ def ems_web(
 ) -> Starlette:
     """Return the dashboard as an ASGI application, to be served, or to be mounted in another one.
 
+    That of an app with several servers (the setting ``servers``) begins with a page of all, and has the pages of each
+    below ``/on/NAME/``.
+
     Args:
         stream: an app, or the URL of its database. The user needs the privileges of the role viewer, and those of
             reader to show bodies, headers and errors.
@@ -93,8 +100,10 @@ def ems_web(
             A :class:`Visitor` also has a name, which the audit shows. Without a rule, only requests to the names of
             this machine (localhost) are admitted, as viewers.
         operator_url: a database user with the privileges of the role operator, by default ``EMS_WEB_OPERATOR_URL``.
-            Without one, nobody can change anything. At its first use it is checked: that it leads to the
-            same stream, and has these privileges; if not, pages say so and nothing can be changed.
+            Without one, nobody can change anything. For several servers it is followed by ``NAME=address`` for each of
+            the others on which something may be changed, all separated by spaces. At its first use each is checked:
+            that it leads to the stream that is read, and has these privileges; if not, pages say so and nothing can be
+            changed.
         redact: hides parts of bodies before they are shown: topic -> paths like ``card.number`` or ``items.*.price``,
             or a callable of the topic's name and the decoded body that returns what may be shown.
         replica: the URL names replicas, and every page says how far the one that is read is behind; an app's setting
@@ -106,11 +115,35 @@ def ems_web(
         StoreUnavailable: the app names no stream, and no local one is running.
     """
     replicas = None if isinstance(stream, str) else stream.settings.read_url
-    url = replicas or (stream if isinstance(stream, str) else stream.stream.url)
-    operator_url = operator_url or os.environ.get("EMS_WEB_OPERATOR_URL") or None
-    return Dashboard(
-        Shared(url, operator_url, redact, replica=replica or replicas is not None), access or Local("viewer")
-    ).application()
+    urls = {MAIN: stream} if isinstance(stream, str) else {name: one.url for name, one in stream.servers.items()}
+    changes = operator_url or os.environ.get("EMS_WEB_OPERATOR_URL") or None
+    rule = access or Local("viewer")
+    if len(urls) == 1:
+        shared = Shared(replicas or urls[MAIN], changes, redact, replica=replica or replicas is not None)
+        return Dashboard(shared, rule).application()
+    return _several(urls, rule, operator_urls(changes), redact, replicas)
+
+
+def _several(
+    urls: Mapping[str, str],
+    access: AccessRule,
+    changes: Mapping[str, str],
+    redact: Redact | None,
+    replicas: str | None,
+) -> Starlette:
+    if unknown := [name for name in changes if name not in urls]:
+        fix = f"the setting `servers` names no such server; there are {', '.join(urls)}"
+        raise ConfigError([Problem("EMS_WEB_OPERATOR_URL", unknown[0], fix)])
+    every: dict[str, Shared] = {}
+    for name, url in urls.items():
+        read_url = replicas if name == MAIN else None
+        every[name] = Shared(read_url or url, changes.get(name), redact, replica=read_url is not None)
+        every[name].server = name
+    fleet = Fleet(every)
+    for shared in every.values():
+        shared.fleet = fleet
+    below = {name: Dashboard(shared, access) for name, shared in every.items()}
+    return Dashboard(every[MAIN], access, FRONT, below).application()
 
 
 def ems_wsgi(stream: Ems | str, **options: Any) -> Any:
@@ -130,17 +163,29 @@ class Dashboard:
     Args:
         shared: the stream, and what its pages share.
         access: the rule of access.
+        pages: what it shows.
+        below: the dashboards of several servers, of which this is the front.
     """
 
-    def __init__(self, shared: Shared, access: AccessRule) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        access: AccessRule,
+        pages: Sequence[View] = _PAGES,
+        below: Mapping[str, Dashboard] | None = None,
+    ) -> None:
         self._shared, self._access = shared, access
+        self._pages, self._below = pages, below or {}
         shared.sign_out = access.sign_out if isinstance(access, SignsIn) else None
         self._pool: ThreadPoolExecutor | None = None
         after_fork(self._forget_pool)
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        routes: list[BaseRoute] = [Route(page.path, self._endpoint(page), methods=[page.method]) for page in _PAGES]
+        routes: list[BaseRoute] = [
+            Route(page.path, self._endpoint(page), methods=[page.method]) for page in self._pages
+        ]
+        routes += [Mount(f"/on/{name}", one.application()) for name, one in self._below.items()]
         if isinstance(self._access, SignsIn):
             routes += [Route(path, _guarded(show), methods=[way]) for way, path, show in self._access.endpoints()]
         routes.append(Mount("/static", _Static(directory=Path(__file__).parent / "static")))
@@ -155,7 +200,10 @@ class Dashboard:
             ConfigError: they are not.
             EmsError: this cannot be told now, because a server is away.
         """
-        self._shared.check()
+        if self._below:
+            check_all(list(self._below.values()))
+        else:
+            self._shared.check()
 
     def _forget_pool(self) -> None:
         self._pool = None  # its threads are the parent's
@@ -257,7 +305,7 @@ def _send_to_sign_in(visit: Visit, access: SignsIn) -> Response:
     headers = visit.request.headers
     page = "hx-request" not in headers and headers.get("sec-fetch-dest", "document") == "document"
     if visit.request.method == "GET" and page:
-        return RedirectResponse(visit.url(access.sign_in, back=visit.here), 303)
+        return RedirectResponse(visit.front(access.sign_in, back=visit.here), 303)
     return visit.error(401, "You are not signed in", "Load the page again to sign in. Nothing was changed.")
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,7 @@ class AppFacts:
         folder: the folder of its package's source code.
         refusal: why it cannot run; ``None`` if it can, or if neither it nor the caller names a stream.
         server: kind and version of the stream's server; empty if it is not known.
+        idle: of several servers, those on which there is nothing for it to consume.
     """
 
     name: str
@@ -89,6 +90,7 @@ class AppFacts:
     folder: Path | None
     refusal: Refusal | None
     server: str = ""
+    idle: tuple[str, ...] = ()
 
 
 def describe_app(
@@ -155,7 +157,8 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     folder = Path(answer["folder"]) if answer["folder"] else None
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
     broadcasts = tuple(answer["broadcasts"])
-    return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"])
+    idle = tuple(answer["idle"])
+    return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
 
 
 def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
@@ -175,13 +178,13 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
         "folder": folder,
     }
     facts["broadcasts"] = sorted({route.topic for route in app.registry.broadcasts.values()})
-    refusal, server, timeouts = _check(app, path, url, topics, groups)
+    checked = _check(app, path, url, topics, groups)
     facts["handlers"] = [
         {"topic": topic, "group": group, "names": _names(app.settings, route)}
-        | {"timeout_s": timeouts.get((topic, group), app.settings.timeout_s)}
+        | {"timeout_s": checked.timeouts.get((topic, group), app.settings.timeout_s)}
         for (topic, group), route in sorted(app.registry.routes.items())
     ]
-    return facts | {"refusal": refusal, "server": server}
+    return facts | {"refusal": checked.refusal, "server": checked.server, "idle": checked.idle}
 
 
 def _names(settings: Settings, route: Route) -> list[str]:
@@ -199,21 +202,29 @@ def _names(settings: Settings, route: Route) -> list[str]:
     return names
 
 
-def _check(
-    app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]
-) -> tuple[dict[str, Any] | None, str, dict[tuple[str, str], float]]:
-    """Check an app against its stream; return why it is refused, the server's version, and the groups' timeouts."""
+@dataclass
+class _Checked:
+    """Why an app is refused, the server's version, the groups' timeouts, and servers with nothing for the app."""
+
+    refusal: dict[str, Any] | None = None
+    server: str = ""
+    timeouts: dict[tuple[str, str], float] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+
+
+def _check(app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]) -> _Checked:
+    """Check an app against its stream."""
     from emsworker.store.engine.schema import server_facts
     from emsworker.store.topics import find_served
     from emsworker.worker.placement import expected_on, server_urls
     from emsworker.worker.preflight import check_app, check_streams, chosen_routes, group_timeouts
 
-    server, timeouts = "", dict[tuple[str, str], float]()
+    found_out = _Checked()
     try:
         routes = chosen_routes(app, path, topics, groups)
         url = url or app.settings.url or LocalStack().url
         if url is None:
-            return None, server, timeouts  # the command has a better message for that
+            return found_out  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
         databases = check_streams(server_urls(app.settings, url), app.settings)
         called = {one.task.topic for one in app.registry.schedules.values()}
@@ -222,16 +233,18 @@ def _check(
             name: database.call(lambda session: find_served(session, names)) for name, database in databases.items()
         }
         for name, database in databases.items():
-            server = server or database.call(server_facts).product
+            found_out.server = found_out.server or database.call(server_facts).product
             here = {topic for topic in names if expected_on(name, app.settings, found, topic)}
             check_app(
                 app, [route for route in routes if route.topic in here], sorted(heard & here), database, called & here
             )
-            timeouts |= database.call(group_timeouts)
+            found_out.timeouts |= database.call(group_timeouts)
+            if not here:
+                found_out.idle.append(name)
     except EmsError as error:
         lines = [str(problem) for problem in error.problems] if isinstance(error, ConfigError) else [str(error)]
-        return {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}, server, timeouts
-    return None, server, timeouts
+        found_out.refusal = {"lines": [redact(line) for line in lines], "usage": not isinstance(error, _MAY_PASS)}
+    return found_out
 
 
 if __name__ == "__main__":

@@ -63,17 +63,24 @@ class PlacementWatch(Runnable):
     Args:
         database: of the server.
         topics: of the app.
-        on_change: called after each change.
+        on_change: called after each change, with whether the server serves any of them now.
         on_death: see :class:`Runnable`.
+        known: those that it served before, if that is known.
     """
 
     def __init__(
-        self, server: str, database: Database, topics: Sequence[str], on_change: Callable[[], None], on_death: OnDeath
+        self,
+        server: str,
+        database: Database,
+        topics: Sequence[str],
+        on_change: Callable[[bool], None],
+        on_death: OnDeath,
+        known: set[str] | None = None,
     ) -> None:
         super().__init__(f"ems-placement-{server}", on_death)
         self._server, self._topics, self._on_change = server, topics, on_change
         self._session = database.session()
-        self._known: set[str] | None = None
+        self._known = known
         self._failed = False
 
     def step(self) -> None:
@@ -86,8 +93,8 @@ class PlacementWatch(Runnable):
         else:
             # A child may have started after a failed look, and seen more or less than this one does.
             if served != self._known and (self._known is not None or self._failed):
-                log.info("server %s serves other topics than before; its children start again", self._server)
-                self._on_change()
+                log.info("server %s serves other topics than before", self._server)
+                self._on_change(bool(served))
             self._known = served
         self.sleep(_LOOK_S)
 

@@ -76,6 +76,7 @@ class _Slot:
 
     number: int
     server: str = MAIN
+    idle: bool = False  # its server serves no topic of the app
     process: subprocess.Popen[bytes] | None = None
     process_id: str = ""
     status: IO[bytes] | None = None
@@ -216,6 +217,7 @@ class Supervisor:
         databases: the stream on each server, for its beat and to end leases of dead children; connected on first use.
         settings: of the command, without the app's own.
         topics: of the app, to be looked for on each of several servers.
+        idle: servers that serve none of them; their children start when they do.
         with_beat: run the beat of each server in this process.
         patient: a child that cannot load the app does not end the worker: it waits for the next restart, as
             ``--reload`` needs while a file is being edited.
@@ -232,6 +234,7 @@ class Supervisor:
         settings: Settings,
         *,
         topics: Sequence[str] = (),
+        idle: Collection[str] = (),
         with_beat: bool = True,
         patient: bool = False,
         on_ready: Callable[[list[int]], None] = lambda pids: None,
@@ -239,14 +242,19 @@ class Supervisor:
     ) -> None:
         self._spec = spec
         servers = [server for server in databases for _ in range(processes)]
-        self._slots = [_Slot(number, server) for number, server in enumerate(servers)]
+        if all(server in idle for server in databases):
+            idle = ()
+        self._slots = [_Slot(number, server, server in idle) for number, server in enumerate(servers)]
         self._sessions = {server: database.session() for server, database in databases.items()}
         self._settings = settings
         self._beats = Beats(databases, settings, self._on_death) if with_beat else None
         self._outages = {server: Outage(log, database.servers) for server, database in databases.items()}
-        self._moved: set[str] = set()  # servers whose children must look for their topics anew
+        self._moved: dict[str, bool] = {}  # servers whose topics have changed, and whether there are any
         several = databases if len(databases) > 1 else {}
-        self._watches = [self._watch(server, database, topics) for server, database in several.items()]
+        self._watches = [
+            self._watch(server, database, topics, set() if server in idle else None)
+            for server, database in several.items()
+        ]
         self._patient = patient
         self._on_ready = on_ready
         self._told_ready = False
@@ -263,12 +271,12 @@ class Supervisor:
         self._kill_at: float | None = None
         self._exit_code = 0
 
-    def _watch(self, server: str, database: Database, topics: Sequence[str]) -> PlacementWatch:
-        def note() -> None:
-            self._moved.add(server)
+    def _watch(self, server: str, database: Database, topics: Sequence[str], known: set[str] | None) -> PlacementWatch:
+        def note(served: bool) -> None:
+            self._moved[server] = served
             self._note_signal(_MOVED, None)
 
-        return PlacementWatch(server, database, topics, note, self._on_death)
+        return PlacementWatch(server, database, topics, note, self._on_death, known)
 
     def run(self) -> int:
         """Run until told to stop and all children have ended; return the exit code."""
@@ -315,7 +323,7 @@ class Supervisor:
         """Return the health of the worker; may be called from any thread."""
         now = ticks()
         return WorkerHealth(
-            tuple(slot.view(now) for slot in self._slots),
+            tuple(slot.view(now) for slot in self._slots if not slot.idle or slot.alive),
             started=self._started,
             stopping=self._stopping,
             turned_s=now - self._turn_at,
@@ -326,7 +334,7 @@ class Supervisor:
 
     def _start_missing(self) -> None:
         for slot in self._slots:
-            if slot.process is None and not self._stopping and ticks() >= slot.start_at:
+            if slot.process is None and not (self._stopping or slot.idle) and ticks() >= slot.start_at:
                 pid = slot.start(replace(self._spec, parent=self._alive_reader))
                 if not slot.fails_for_long:
                     log.info("started child %d as process %d", slot.number, pid)
@@ -471,7 +479,7 @@ class Supervisor:
 
     def _tell_ready(self) -> None:
         """Say once that all children are ready; those whose server is away may follow later if others are ready."""
-        if not self._told_ready and all(slot.ready or slot.away for slot in self._slots):
+        if not self._told_ready and all(slot.ready or slot.away or slot.idle for slot in self._slots):
             self._told_ready = self._started = True
             self._on_ready([other.process.pid for other in self._slots if other.process is not None])
 
@@ -486,8 +494,10 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == _MOVED:
-            moved, self._moved = self._moved, set()
+            moved, self._moved = self._moved, {}
             if moved and not self._stopping:
+                for slot in self._slots:
+                    slot.idle = not moved.get(slot.server, not slot.idle)
                 self.restart(sorted(moved))
         elif number == signal.SIGHUP:
             self.restart()

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from emsworker import Ems
+from emsworker.core.ids import new_client_id
 from emsworker.local import LocalDatabase
+from emsworker.store.cluster import clients
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.several import Several, several_databases
 from tests.support.worker import ROOT
@@ -61,8 +64,95 @@ def test_lists_ask_every_server(run: Run) -> None:
     assert run("topics", "list", "--server", "west").returncode == 2
 
 
+def test_servers_are_listed_with_what_is_on_them(run: Run, several: Several) -> None:
+    listed = {one["server"]: one for one in json.loads(run("servers", "list", "--json").stdout)}
+    assert [(name, one["topics"], one["groups"], one["lag"]) for name, one in listed.items()] == [
+        ("main", 1, 0, 0),
+        ("east", 1, 1, 1),
+    ]
+    assert all(one["reachable"] and one["topology"] == "alone" and not one["beat"] for one in listed.values())
+    assert "@" not in listed["east"]["address"] and listed["east"]["address"].startswith("127.0.0.1:")
+    only = run("servers", "list", "--server", "east")
+    assert only.returncode == 0 and [line.split()[0] for line in only.stdout.splitlines()] == ["SERVER", "east"]
+    away = run("servers", "list", EMS_SERVERS=_with_one_away(several), EMS_CONNECT_TIMEOUT_S="1")
+    assert away.returncode == 1 and "Error: server west: " in away.stderr
+    assert [line.split()[2] for line in away.stdout.splitlines()] == ["REACHABLE", "yes", "yes", "no"]
+
+
+def test_every_list_says_on_which_server_a_thing_is(run: Run, several: Several) -> None:
+    with _client(several, "main", "alpha"), _client(several, "east", "beta"):
+        found = json.loads(run("clients", "--json").stdout)
+        assert {(one["server"], one["clients"][0]["name"]) for one in found} == {("main", "alpha"), ("east", "beta")}
+        table = [line.split() for line in run("clients").stdout.splitlines()]
+        assert [row[0] for row in table if "alpha" in row or "beta" in row] == ["main", "east"]
+        assert [row[:2] for row in table if "beat" in row] == [["main", "beat"], ["east", "beat"]]
+    uid = _send(several, "orders.new")
+    (traced,) = json.loads(run("trace", uid, "--json").stdout)
+    assert (traced["server"], traced["groups"][0]["group"]) == ("east", "billing")
+    assert run("trace", uid).stdout.startswith("server     east\n")
+    got = json.loads(run("messages", "get", uid, "--json").stdout)
+    assert [(one["server"], one["topic"]) for one in got] == [("east", "orders.new")]
+    checked = json.loads(run("check", "--json").stdout)
+    assert {one["server"] for one in checked if one["name"] == "connection"} == {"main", "east"}
+    migrated = run("migrate")
+    assert [line.partition(":")[0] for line in migrated.stdout.splitlines()] == ["main", "east"]
+
+
+def test_top_shows_the_groups_of_every_server(run: Run, several: Several) -> None:
+    app = Ems(url=several.url, servers=several.setting(east="orders.*"))
+    app.stream_of("mail").group(app.broker.topic("mail"), "senders")
+    app.close()
+    table = run("top")
+    assert [line.split()[:3] for line in table.stdout.splitlines()] == [
+        ["SERVER", "TOPIC", "GROUP"],
+        ["main", "mail", "senders"],
+        ["east", "orders.new", "billing"],
+    ]
+    away = run("top", "--json", EMS_SERVERS=_with_one_away(several), EMS_CONNECT_TIMEOUT_S="1")
+    assert away.returncode == 1 and "Error: server west: " in away.stderr
+    assert {one["server"] for one in json.loads(away.stdout)} == {"main", "east"}
+
+
+def test_names_are_completed_from_every_server(run: Run, several: Several) -> None:
+    def complete(*words: str, **variables: str) -> list[str]:
+        line = {
+            "COMP_WORDS": " ".join(["ems", *words]),
+            "COMP_CWORD": str(len(words)),
+            "_EMS_COMPLETE": "bash_complete",
+        }
+        return [one.partition(",")[2] for one in run(**line, **variables).stdout.splitlines()]
+
+    assert complete("groups", "list", "") == ["mail", "orders.new"]
+    assert complete("groups", "list", "--server", "east", "") == ["orders.new"]
+    assert complete("groups", "list", "--server", "") == ["east", "main"]
+    assert complete("groups", "list", "", EMS_SERVERS=_with_one_away(several)) == ["mail", "orders.new"]
+
+
+def _with_one_away(several: Several) -> str:
+    return f"{several.setting(east='orders.*')} west=mysql://nobody@127.0.0.1:1/x west.*"
+
+
+def _send(several: Several, topic: str) -> str:
+    app = Ems(url=several.url, servers=several.setting(east="orders.*"))
+    try:
+        return app.send(topic, 1).id
+    finally:
+        app.close()
+
+
+@contextmanager
+def _client(several: Several, server: str, name: str) -> Iterator[None]:
+    """A worker's lease on a server, and a leader of its beat."""
+    database = several.database(server)
+    client = new_client_id("10.0.0.5")
+    database.call(lambda session: clients.register(session, [client], "p", name, 300))
+    database.call(lambda session: clients.try_to_lead(session, "beat", f"{name}-beat", 300))
+    yield
+    database.thread_session().close()
+
+
 def test_a_server_that_is_away_hides_no_other(run: Run, several: Several) -> None:
-    away = f"{several.setting(east='orders.*')} west=mysql://nobody@127.0.0.1:1/x west.*"
+    away = _with_one_away(several)
     listed = run("topics", "list", "--json", EMS_SERVERS=away, EMS_CONNECT_TIMEOUT_S="1")
     assert listed.returncode == 1 and "Error: server west: " in listed.stderr
     assert {one["topic"] for one in json.loads(listed.stdout)} == {"mail", "orders.new"}

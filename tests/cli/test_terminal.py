@@ -72,7 +72,7 @@ def test_numbers_and_ids_are_whole_or_left_out_by_name() -> None:
 
 
 def test_the_trace_in_top_folds_a_long_error_and_fits_the_screen() -> None:
-    screen = TraceScreen("t", 0, 1)
+    screen = TraceScreen("main", "t", 0, 1)
     step = {"group": "", "state": "timeout", "at": datetime(2026, 1, 31, 12, tzinfo=UTC), "client": "10.0.0.5"}
     screen._rows = [step | {"attempt": number, "text": f"Error: {TEXT} {TEXT} end"} for number in range(20)]
     screen.selected = 13
@@ -108,16 +108,16 @@ class Readings(Reader):
     """What a reader of a stream with two groups returns, until the server is away."""
 
     lags: ClassVar = {"mail": 1, "stats": 2}
-    away = False
+    gone = False
 
     def __init__(self) -> None:
-        """Read from no database."""
+        super().__init__({})
 
     def groups(self) -> list[dict[str, Any]]:
-        if self.away:
+        if self.gone:
             raise StoreUnavailable("mysql://u:geheim@h/x could not be reached")
         empty = dict.fromkeys(GROUP_COLUMNS)
-        return [empty | {"topic": "t", "group": name, "lag": lag} for name, lag in self.lags.items()]
+        return [empty | {"server": "main", "topic": "t", "group": name, "lag": lag} for name, lag in self.lags.items()]
 
     def clients(self) -> tuple[list[Any], list[Any]]:
         return [], []
@@ -131,7 +131,7 @@ def test_a_screen_keeps_its_row_and_its_rows() -> None:
     reader.lags = {"mail": 3, "stats": 2}
     screen.refresh(reader)
     assert screen.rows()[screen.selected]["group"] == "mail" and screen.selected == 0
-    reader.away = True
+    reader.gone = True
     screen.refresh(reader)
     assert len(screen.rows()) == 2 and screen.problem is not None and "geheim" not in screen.problem
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from emsworker import Ems
 from emsworker.local import ServerMissing
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
-from tests.support.clusters import Cluster, Galera, GroupReplication, clustered
+from tests.support.clusters import Cluster, Engine, Galera, GroupReplication, clustered
 from tests.support.servers import chosen, must_run
 
 
@@ -25,16 +26,16 @@ class On:
     cluster: Cluster
     url: str
 
-    def app(self, url: str = "", **settings: object) -> Ems:
+    def app(self, url: str = "", **settings: Any) -> Ems:
         """An app on all nodes, or on some."""
-        return Ems("test", url=url or self.url, **settings)  # type: ignore[arg-type]
+        return Ems("test", url=url or self.url, **settings)
 
 
-def _one(engine: str, flavor: str) -> Iterator[Cluster]:
+def _one(engine: Engine, flavor: str) -> Iterator[Cluster]:
     if flavor not in chosen():
         pytest.skip(f"no {flavor} server")
     try:
-        with clustered(engine) as cluster:  # type: ignore[arg-type]
+        with clustered(engine) as cluster:
             yield cluster
     except ServerMissing as error:
         if must_run("clusters"):

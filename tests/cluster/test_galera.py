@@ -12,6 +12,7 @@ from emsworker.core.ids import parse_uid
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Sql
 from tests.cluster.conftest import On
 from tests.support.clusters import Galera
 from tests.support.machine import machine_s
@@ -43,26 +44,26 @@ class Writer:
             except Conflict:
                 self.refused.add(row)
 
-    def _statements(self, row: int) -> tuple[str, ...]:
+    def _statements(self, row: int) -> tuple[Sql, ...]:
         return (
-            f"INSERT INTO two VALUES ({row}, {self._number})",
-            "UPDATE hot SET n = n + 1 WHERE id = 1",
-            "SELECT n FROM hot WHERE id = 1",
-            f"UPDATE two SET writer = {self._number} WHERE id = {row}",
+            Sql(f"INSERT INTO two VALUES ({row}, {self._number})"),
+            Sql("UPDATE hot SET n = n + 1 WHERE id = 1"),
+            Sql("SELECT n FROM hot WHERE id = 1"),
+            Sql(f"UPDATE two SET writer = {self._number} WHERE id = {row}"),
         )
 
     def _packet(self, row: int) -> None:
         packet = self._session.packet()
         packet.begin()
         for statement in self._statements(row):
-            packet.add(statement)  # type: ignore[arg-type]
+            packet.add(statement)
         packet.commit()
         packet.send()
 
     def _transaction(self, row: int) -> None:
         def work(session: Session) -> None:
             for statement in self._statements(row):
-                session.execute(statement)  # type: ignore[arg-type]
+                session.execute(statement)
 
         self._session.transaction(work)
 
@@ -79,8 +80,8 @@ def test_two_writers_lose_nothing_that_was_confirmed(on_galera: On) -> None:
     in_threads(2, lambda number: writers[number].work(ends))
     confirmed, refused = (writers[0].confirmed | writers[1].confirmed), (writers[0].refused | writers[1].refused)
     with Database(cluster.url_of(2)).session() as reader:  # on the third node, at once
-        there = {row[0] for row in reader.rows("SELECT id FROM two")}  # type: ignore[arg-type]
-        changes = reader.rows("SELECT n FROM hot")[0][0]  # type: ignore[arg-type]
+        there = {row[0] for row in reader.rows(Sql("SELECT id FROM two"))}
+        changes = reader.rows(Sql("SELECT n FROM hot"))[0][0]
     print(
         f"{len(confirmed)} confirmed, {len(confirmed - there)} absent; {len(refused)} refused, {len(refused & there)} there"
     )
@@ -94,8 +95,8 @@ def test_a_read_sees_what_another_node_has_confirmed(on_galera: On) -> None:
     cluster.nodes[0].ask("CREATE TABLE ems.seen (id INT PRIMARY KEY) ENGINE=InnoDB")
     with Database(cluster.url_of(0)).session() as writer, Database(cluster.url_of(2)).session() as reader:
         for n in range(300):
-            writer.execute(f"INSERT INTO seen VALUES ({n})")  # type: ignore[arg-type]
-            assert reader.rows(f"SELECT id FROM seen WHERE id = {n}") == ((n,),)  # type: ignore[arg-type]
+            writer.execute(Sql(f"INSERT INTO seen VALUES ({n})"))
+            assert reader.rows(Sql(f"SELECT id FROM seen WHERE id = {n}")) == ((n,),)
 
 
 def test_sends_to_all_nodes_at_once_are_each_one_row(on_galera: On) -> None:
@@ -122,14 +123,14 @@ def test_sends_to_all_nodes_at_once_are_each_one_row(on_galera: On) -> None:
 
 def test_all_processes_choose_the_same_node_and_meet_there_again(on_galera: On) -> None:
     cluster = on_galera.cluster
-    port = "SELECT @@port"
+    port = Sql("SELECT @@port")
     with Database(cluster.url).session() as old:
-        assert old.rows(port)[0][0] == cluster.nodes[0].port  # type: ignore[arg-type]
+        assert old.rows(port)[0][0] == cluster.nodes[0].port
         cluster.nodes[0].kill()
 
         def asked(session: Session) -> int:
             try:
-                return int(session.rows(port)[0][0])  # type: ignore[arg-type]
+                return int(session.rows(port)[0][0])
             except ConnectionLost:
                 return 0
 

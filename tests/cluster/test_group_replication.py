@@ -9,10 +9,13 @@ from emsworker import Ems
 from emsworker.core.errors import AccessDenied, StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import topology
+from emsworker.store.engine.sql import Sql
 from tests.cluster.conftest import On
 from tests.support.clusters import GroupReplication, Node
 from tests.support.machine import machine_s
 from tests.support.servers import connect
+from tests.support.streams import in_threads
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
@@ -74,7 +77,7 @@ def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, f
         until(lambda: len(sender.confirmed) > before or sender.error, 60, "it goes on")
         resumed = machine_s()
         with Database(on_group.url).session() as new:  # a process that starts now finds it, too
-            assert new.rows("SELECT 1") == ((1,),)  # type: ignore[arg-type]
+            assert new.rows(Sql("SELECT 1")) == ((1,),)
         until(lambda: len(sender.confirmed) > before + 20 or sender.error, 20, "and on")
     finally:
         group.nodes[first].thaw()
@@ -142,4 +145,58 @@ def test_who_may_not_read_the_members_is_told_what_to_grant(on_group: On) -> Non
     with pytest.raises(
         AccessDenied, match=r"GRANT SELECT ON performance_schema.replication_group_members TO 'blind'@'127"
     ):
-        Database(url).call(lambda session: session.rows("SELECT 1"))  # type: ignore[arg-type]
+        Database(url).call(lambda session: session.rows(Sql("SELECT 1")))
+
+
+@pytest.mark.parametrize("consistency", ["BEFORE_ON_PRIMARY_FAILOVER", "AFTER"])
+def test_each_consistency_mode_is_named_and_keeps_what_was_confirmed(on_group: On, consistency: str) -> None:
+    group = on_group.cluster
+    app = on_group.app(publish_timeout_s=60)
+    try:
+        for node in group.nodes:
+            node.ask(f"SET GLOBAL group_replication_consistency = '{consistency}'")
+        sent = {parse_uid(app.send("consistent", number).id) for number in range(30)}
+        assert sent <= _uids(group.nodes[group.primary()])
+        if consistency == "AFTER":  # a commit has waited until every member has it
+            assert all(sent <= _uids(node) for node in group.nodes)
+        with Database(on_group.url).session() as session:
+            part = topology(session)
+        assert part.name == f"replication group, single primary, consistency {consistency}"
+        assert ("waits until all members have applied it" in part.cost) is (consistency == "AFTER")
+    finally:
+        app.close()
+        for node in group.nodes:
+            node.ask("SET GLOBAL group_replication_consistency = 'EVENTUAL'")
+
+
+def test_writers_on_all_members_of_a_multi_primary_group_lose_nothing(on_group: On) -> None:
+    group = on_group.cluster
+    group.nodes[group.primary()].ask("SELECT group_replication_switch_to_multi_primary_mode()")
+    try:
+        orders = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+        apps = [on_group.app(group.url_of(*order), publish_timeout_s=60) for order in orders]
+        apps[0].send("spread", -1)
+        until(lambda: all(_knows(node, "spread") for node in group.nodes), 30, "all members have the topic", 0.1)
+        sent: list[bytes] = []
+
+        def send(number: int) -> None:
+            for n in range(60):
+                sent.append(parse_uid(apps[number].send("spread", n, partition=0).id))
+
+        in_threads(3, send)
+        with Database(group.url_of(1)).session() as session:
+            part = topology(session)
+        assert part.name.startswith("replication group, multi-primary") and "write to one" in part.cost
+        for app in apps:
+            app.close()
+        with connect(group.nodes[2].admin_url) as connection, connection.cursor() as cursor:
+            until(lambda: set(sent) <= _uids(group.nodes[2]), 30, "the third member has applied all", 0.2)
+            cursor.execute("SELECT COUNT(*), COUNT(DISTINCT uid) FROM ems.ems_message WHERE uid IN %s", (sent,))
+            assert cursor.fetchone() == (180, 180)
+    finally:
+        group.nodes[0].ask("SELECT group_replication_switch_to_single_primary_mode()")
+        group.wait_whole()
+
+
+def _knows(node: Node, topic: str) -> bool:
+    return bool(node.ask(f"SELECT 1 FROM ems.ems_topic WHERE name = '{topic}'"))

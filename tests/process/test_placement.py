@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from emsworker import Ems
+from emsworker.admin import Admin
 from emsworker.admin.placement import TopicMove
 from emsworker.core.errors import ConfigError, StoreUnavailable
 from emsworker.core.model import Receipt
 from emsworker.local import LocalDatabase
+from emsworker.store.engine.database import Database
 from tests.process.apps.placed import TOPICS, hand_over
 from tests.support.looker import Looker
 from tests.support.servers import chosen_flavors, connect
@@ -191,6 +193,30 @@ def _longest_gaps(
         times = [since, *(at for name, _, _, at in runs if name == topic and since < at < until_)]
         found[topic] = round(max((b - a for a, b in pairwise(times)), default=0.0), 2)
     return found
+
+
+@pytest.mark.slow
+def test_children_run_where_the_app_has_a_topic(placed: Servers) -> None:
+    placed.app().send("east.0", 0, key="k")
+    worker = placed.worker(processes=1, topics=["east.0"])
+    assert worker.text().count("started child") == 1, worker.text()
+    until(lambda: len(placed.runs()) == 1, 30, "it runs")
+    for target, runs in (("west", 2), ("main", 3), ("east", 4)):
+        app = placed.app()
+        TopicMove(app, "east.0", target).run(timeout_s=30)
+        app.send("east.0", runs - 1, key="k")
+        app.close()
+        until(lambda runs=runs: len(placed.runs()) == runs, 30, f"children have started on {target}")
+    assert [run[2] for run in placed.runs()] == [0, 1, 2, 3]
+    for server in ("main", "west"):
+        Admin(Database(placed.running[server].url)).delete_group("east.0", "readers", force=True)
+    until(lambda: len(_children(worker)) == 1, 30, "children end where no topic is left")
+    assert worker.process.poll() is None
+
+
+def _children(worker: Program) -> list[str]:
+    pid = worker.process.pid
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 @pytest.mark.slow

@@ -58,6 +58,18 @@ def test_redis_may_hand_out_the_offsets(servers: TestServers) -> None:
     assert "which hands out the offsets" in done.stdout
 
 
+@pytest.mark.slow
+def test_the_same_checks_hold_on_three_servers(servers: TestServers) -> None:
+    done = run_demo("--limit", "3000", "--servers", "3", "--web", "--server", chosen_flavors()[0])
+    assert re.search(r"The dashboard is at http://127.0.0.1:\d+/", done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "placed: flights on main, aircraft-events on east, notifications on west, reports on main" in done.stdout
+    assert re.search(r"killed worker-1 with -9 at \d+%", done.stdout)
+    assert "0 were written twice" in done.stdout and ", 0 differences" in done.stdout
+    assert re.search(r"every one of \d+ notices sent 3 s later, none of them early", done.stdout)
+    assert "everything is equal" in done.stdout
+
+
 def test_wrong_usage_is_one_line() -> None:
     done = run_demo("--limit", "0")
     assert done.returncode == 2
@@ -78,7 +90,7 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         Database(url).call(migrate)
         settings = {"ladder": "50ms", "max_attempts": MAX_ATTEMPTS}
         with closing(Ems("test", url=url, **settings)) as app, closing(tables.connect(url)) as connection:
-            tables.create(connection)
+            tables.create([connection])
             prepare(app)
             assert sum(new for _, new in publish(app, FLIGHTS)) == FLIGHTS + MALFORMED
             environment = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
@@ -86,9 +98,9 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             worker = start_worker("worker", environment, tmp_path_factory.mktemp("logs"))
             try:
                 wait_until_finished(connection)
-                announce(app, connection, NEW_TITLE, {"worker": 4}, 1)
+                announce(app, [connection], NEW_TITLE, {"worker": 4}, 1)
                 slot = bring_forward(app)
-                wait_for_summary(connection, slot)
+                wait_for_summary([connection], slot)
                 worker.terminate()
                 assert worker.wait(30) == 0, worker.last_words()
             finally:
@@ -98,7 +110,7 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def wait_until_finished(connection: tables.Connection) -> None:
     deadline = time.monotonic() + 60
-    while not stream.finished(groups := stream.read_groups(connection)):
+    while not stream.finished(groups := stream.read_groups([connection])):
         assert time.monotonic() < deadline, groups
         time.sleep(0.05)
 
@@ -108,12 +120,12 @@ Finished = tuple[tables.Connection, Expected, datetime]
 
 def test_a_run_is_right(finished: Finished) -> None:
     connection, expected, slot = finished
-    outcome = verify(connection, expected)
-    assert outcome.differences == [] and verify_summary(connection, expected, slot).differences == []
+    outcome = verify([connection], expected)
+    assert outcome.differences == [] and verify_summary([connection], expected, slot).differences == []
     assert outcome.compared > 6 * len(expected.carriers) + 6 * len(expected.routes) + 2 * FLIGHTS
-    assert stream.count_clients(connection) == 0
+    assert stream.count_clients([connection]) == 0
     assert len(expected.notifications) > 0 and expected.total["flights"] == FLIGHTS
-    dead = stream.read_dead(connection)
+    dead = stream.read_dead([connection])
     for reason in ("there is no carrier", "dep_delay is 'late', and should be a number", "a str is no row"):
         assert sum(line.endswith(f": {reason}") for line in dead) == 3 * MALFORMED / 3, "in each of three groups"
 
@@ -185,19 +197,19 @@ def test_a_planted_difference_is_found(finished: Finished, change: str, back: st
     flight = expected.flights[7]
     tables.query(connection, change.replace("{flight}", flight))
     try:
-        differences = verify(connection, expected).differences
+        differences = verify([connection], expected).differences
     finally:
         tables.query(connection, back.replace("{flight}", flight))
     assert re.fullmatch(
         named.replace("{flight}", flight), "\n".join(differences[:2] if "\\n" in named else differences[:1])
     )
-    assert verify(connection, expected).differences == []
+    assert verify([connection], expected).differences == []
 
 
 def test_a_missing_and_a_needless_dead_letter_are_found(finished: Finished) -> None:
     connection, expected, _ = finished
     dead = [*expected.dead[1:], "notifier nobody: used up its 3 attempts"]
-    assert verify(connection, Expected(**vars(expected) | {"dead": dead})).differences == [
+    assert verify([connection], Expected(**vars(expected) | {"dead": dead})).differences == [
         f"dead letters: {expected.dead[0]} is there 1 times, and should be 0 times",
         "dead letters: notifier nobody: used up its 3 attempts is missing",
     ]
@@ -208,19 +220,19 @@ def test_a_wrong_and_a_missing_summary_are_found(finished: Finished) -> None:
     tables.query(connection, "UPDATE sample_summary SET departures = departures + 1")
     assert re.fullmatch(
         rf"summary of {slot:%H:%M:%S}: departures is \d+ in MySQL, and should be \d+",
-        "\n".join(verify_summary(connection, expected, slot).differences),
+        "\n".join(verify_summary([connection], expected, slot).differences),
     )
     tables.query(connection, "UPDATE sample_summary SET departures = departures - 1")
     never = slot - timedelta(days=1)
-    assert verify_summary(connection, expected, never).differences == [
+    assert verify_summary([connection], expected, never).differences == [
         f"summary of {never:%H:%M:%S} is only in the CSV"
     ]
 
 
 def test_a_wrong_title_and_a_process_that_has_not_heard_of_it_are_found(finished: Finished) -> None:
     connection, _, slot = finished
-    assert verify_title(connection, slot, NEW_TITLE, 1).differences == []
-    assert verify_title(connection, slot, TITLE, 1).differences == [
+    assert verify_title([connection], slot, NEW_TITLE, 1).differences == []
+    assert verify_title([connection], slot, TITLE, 1).differences == [
         f"title of the summary: {NEW_TITLE} is there 1 times, and should be 0 times",
         f"title of the summary: {TITLE} is missing",
         "processes that go by the title is 0 in MySQL, and should be 1",
@@ -230,5 +242,5 @@ def test_a_wrong_title_and_a_process_that_has_not_heard_of_it_are_found(finished
 def test_a_message_that_is_there_twice_is_found(finished: Finished) -> None:
     connection, expected, _ = finished
     wrong = Expected(**vars(expected) | {"events": expected.events[1:]})
-    [line] = verify(connection, wrong).differences
+    [line] = verify([connection], wrong).differences
     assert line == f"topic aircraft-events: {expected.events[0]} is there 1 times, and should be 0 times"

@@ -526,7 +526,7 @@ _READS = {
     **dict.fromkeys(
         (
             *("topics list", "groups list", "clients", "trace orders/0/1", "dead list", "dead list --by error", "top"),
-            *("refused list", "schedules list", "readers list", "alarms list", "alarms silences"),
+            *("servers list", "refused list", "schedules list", "readers list", "alarms list", "alarms silences"),
         ),
         _WATCHERS,
     ),

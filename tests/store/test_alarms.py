@@ -438,3 +438,14 @@ def test_v9_the_dead_mans_switch_is_pinged_while_alarms_get_through(
         turn()
         assert not service._flying and len(switch.pings) == before and "is not pinged" in caplog.text
     assert PingDeadMan()(stream.session, SETTINGS) > 60, "there is no switch"
+
+
+def test_each_server_has_a_dead_mans_switch_of_its_own(stream: Stream) -> None:
+    with receiver() as switch:
+        two = "east=mysql://x@east/y orders.*"
+        settings = Settings(url="mysql://x@y/z", servers=two, dead_man_url=f"{switch.url}/{{server}}")
+        services = [PingDeadMan("main"), PingDeadMan("east")]
+        wait_until(lambda: ([one(stream.session, settings) for one in services], len(switch.pings) == 2)[1])
+        assert sorted(switch.pings) == ["/alarms/east", "/alarms/main"]
+    with pytest.raises(ConfigError, match=r"dead_man_url = .*: must contain \{server\}"):
+        Settings(url="mysql://x@y/z", servers=two, dead_man_url="https://switch/s3cret")

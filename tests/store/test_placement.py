@@ -1,13 +1,17 @@
 """Topics on several servers: where they are created, sending to them, also in a transaction, and results."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from emsworker import Ems
+from emsworker import Ems, Outgoing
+from emsworker.admin.placement import TopicMove
 from emsworker.beat.forwarder import forwarders
+from emsworker.broker.placed import PlacedBroker
 from emsworker.core.errors import ConfigError, TopicRuleError
+from emsworker.core.process.clock import ticks
 from emsworker.local import LocalDatabase
 from emsworker.store.topics import get_topic
 from tests.support.servers import connect
@@ -105,7 +109,8 @@ def test_a_transaction_sends_to_another_server_once(
     assert _bodies(several, "main", "other") == [b"here"]
     with app.transaction(server="orders") as tx:
         tx.send("orders.new", "local")
-    assert _bodies(several, "orders", "orders.new") == [b"kept", b"local"]
+    # One server has all the databases, so the transaction counts as one on main, and the message is forwarded.
+    _soon(lambda: _bodies(several, "orders", "orders.new") == [b"kept", b"local"])
 
 
 def test_a_message_that_is_offered_again_is_not_accepted_again(several: Several, app: Ems) -> None:
@@ -152,6 +157,53 @@ def test_delays_go_along(several: Several, app: Ems, forwarding: Callable[[str],
 def test_a_dedup_key_counts_on_one_server_only(app: Ems) -> None:
     with pytest.raises(TopicRuleError, match="kept on the server 'orders'"), app.transaction() as tx:
         tx.send("orders.new", "x", dedup_key="k")
+
+
+def _move(app: Ems, topic: str, target: str) -> None:
+    assert TopicMove(app, topic, target).run(timeout_s=20).target == target
+
+
+def test_a_dedup_key_that_was_used_before_a_move_is_still_taken(several: Several, app: Ems) -> None:
+    first = app.send("parcels", 1, dedup_key="a")
+    _move(app, "parcels", "orders")
+    again = app.send("parcels", 2, dedup_key="a")
+    assert (again.id, again.created) == (first.id, False)
+    app.live_on("orders")  # as a worker's child; one server has all the databases, so a connection is on any
+    with app.transaction() as tx:
+        within = tx.send("parcels", 3, dedup_key="a")
+        other = tx.send("parcels", 4, dedup_key="b")
+    assert (within.id, within.created, other.created) == (first.id, False, True)
+    both = app.send_many("parcels", [Outgoing("parcels", 5, dedup_key=key) for key in ("a", "b", "c")])
+    assert [one.created for one in both] == [False, False, True] and both[1].id == other.id
+    _soon(lambda: _bodies(several, "orders", "parcels") == [b"4", b"5"])
+    assert _bodies(several, "main", "parcels") == [b"1"]
+    rows_of(several.url, "UPDATE ems_dedup SET expires_at = NOW(6) - INTERVAL 1 SECOND")
+    assert not app.send("parcels", 6, dedup_key="a").created, "no group has finished the first one"
+    rows_of(several.url, "DELETE FROM ems_message")  # finished by all, and deleted by retention
+    assert app.send("parcels", 7, dedup_key="a").created
+
+
+def test_no_dedup_key_is_taken_where_a_topic_has_moved_away(several: Several, app: Ems) -> None:
+    app.send("parcels", 0)
+    late = Ems(url=several.url, servers=several.setting(orders="orders.*"))
+    late.send("parcels", 1, dedup_key="a")  # it has looked the topic up, and remembers for a second where it is
+    with ThreadPoolExecutor(1) as pool:
+        with connect(several.url) as connection:
+            held = app.send("parcels", 2, dedup_key="b", transaction=connection)
+            moving = pool.submit(_move, app, "parcels", "orders")
+            with pytest.raises(TimeoutError):
+                moving.result(1.0)  # the move waits for the transaction
+            connection.commit()
+        moving.result(60)
+    assert isinstance(late.broker, PlacedBroker)
+    late.broker._known = {topic: (chain, ticks() + 60) for topic, (chain, _) in late.broker._known.items()}
+    assert late.send("parcels", 3, dedup_key="c").created
+    assert {row[0] for row in rows_of(several.url, "SELECT `key` FROM ems_dedup")} == {b"a", b"b"}
+    assert {row[0] for row in rows_of(several.urls["orders"], "SELECT `key` FROM ems_dedup")} == {b"c"}
+    for one in (app, late):
+        again = one.send("parcels", 4, dedup_key="b")
+        assert (again.id, again.created) == (held.id, False)
+    late.close()
 
 
 def test_a_message_of_any_server_is_cancelled(several: Several, app: Ems) -> None:

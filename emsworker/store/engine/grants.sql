@@ -20,7 +20,7 @@ GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_
 -- name: producer_auto_create
 -- Creates the topics that it sends to; so it could also change existing topics.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
-GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
+GRANT INSERT ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition TO {user};
 
 -- name: producer_cancel
@@ -81,7 +81,7 @@ GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
 -- name: worker_auto_create
 -- Creates the topics and groups that its app names; so it could also change existing ones.
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
-GRANT INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
+GRANT INSERT ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_group TO {user};
 GRANT INSERT ON {database}.ems_partition TO {user};
 GRANT INSERT ON {database}.ems_cursor TO {user};
@@ -148,7 +148,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_ledger TO {user};
 
 -- name: sink_auto_create
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
-GRANT SELECT (topic_id), INSERT, UPDATE (topic_id) ON {database}.ems_topic_guard TO {user};
+GRANT INSERT ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition TO {user};
 
 -- name: viewer

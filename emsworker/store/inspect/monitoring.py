@@ -141,21 +141,21 @@ def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
     The count is exact if the partition has at most 1000 offsets, or only messages, or none; otherwise it is estimated
     from a sample, so that the cost does not grow with the partition.
     """
-    if not extents:
-        return []
+    filled = [one for one in extents if one.end > one.log_start]  # of many topics, most are often empty
+    if not filled:
+        return [0] * len(extents)
     packet = session.packet()
-    for one in extents:
+    for one in filled:
         args: dict[str, Any] = {"topic_id": one.topic_id, "partition": one.partition, "from_offset": one.log_start}
         if one.end - one.log_start <= _SHORT:
             packet.add(_SQL.count_messages, args)
         else:
             packet.add(_SQL.count_sample, args | {"offsets": _spread(one.log_start, one.end)})
-    found = [int(result.rows[0][0]) for result in packet.send()]
-    lengths = [one.end - one.log_start for one in extents]
-    return [
-        count if length <= _SHORT else round(length * count / _SAMPLE)
-        for count, length in zip(found, lengths, strict=True)
-    ]
+    counts: dict[Extent, int] = {}
+    for one, result in zip(filled, packet.send(), strict=True):
+        count, length = int(result.rows[0][0]), one.end - one.log_start
+        counts[one] = count if length <= _SHORT else round(length * count / _SAMPLE)
+    return [counts.get(one, 0) for one in extents]
 
 
 def _spread(log_start: int, end: int) -> list[int]:
@@ -165,13 +165,15 @@ def _spread(log_start: int, end: int) -> list[int]:
 
 def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
     """Return the mean size in bytes of the messages among the last offsets of each partition, 0 if there are none."""
-    if not extents:
-        return []
+    filled = [one for one in extents if one.end > one.log_start]
+    if not filled:
+        return [0.0] * len(extents)
     packet = session.packet()
-    for extent in extents:
+    for extent in filled:
         args = {"topic_id": extent.topic_id, "partition": extent.partition, "from_offset": extent.log_start}
         packet.add(_SQL.get_mean_size, args)
-    return [float(result.rows[0][0] or 0) for result in packet.send()]
+    sizes = {one: float(result.rows[0][0] or 0) for one, result in zip(filled, packet.send(), strict=True)}
+    return [sizes.get(one, 0.0) for one in extents]
 
 
 def claims_by_client(session: Session) -> dict[str, int]:

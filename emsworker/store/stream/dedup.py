@@ -12,7 +12,7 @@ from typing import Any
 
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, literal
-from emsworker.store.stream.guards import topic_id_text
+from emsworker.store.stream.guards import kept_topic_id_text
 
 _SQL = Statements(__name__)
 _LATER_S = 60
@@ -43,12 +43,12 @@ def take_key(
         ``None`` if the key is this message's now, else the uid of the message that has it.
 
     Raises:
-        AssertionBroken: the topic was deleted.
+        AssertionBroken: the topic was deleted, or has moved to another server.
     """
     parts: dict[str, Part] = {
         "database": identifier(database),
         "topic_id": wanted.topic_id,
-        "guarded_topic_id": topic_id_text(database, wanted.topic_id),
+        "guarded_topic_id": kept_topic_id_text(database, wanted.topic_id),
         "key": literal(wanted.key),
         "uid": literal(uid),
         "window_us": round(wanted.window_s * 1_000_000),
@@ -61,6 +61,12 @@ def take_key(
         return bytes(holder)
     run(fill(_SQL.renew_key, parts))
     return None
+
+
+def find_held(session: Session, topic_id: int, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the keys that messages have on this server, where the topic was before, with the uids of the messages."""
+    rows = session.rows(_SQL.find_keys, {"topic_id": topic_id, "keys": keys})
+    return {bytes(key): bytes(uid) for key, uid, valid in rows if valid or is_unfinished(session, topic_id, uid)}
 
 
 def is_unfinished(session: Session, topic_id: int, uid: bytes) -> bool:

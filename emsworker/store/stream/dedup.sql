@@ -8,6 +8,9 @@ ON DUPLICATE KEY UPDATE topic_id = VALUES(topic_id)
 -- A locking read, because the caller's snapshot may be older than the row.
 SELECT uid, expires_at > UTC_TIMESTAMP(6) FROM %(database)s.ems_dedup WHERE topic_id = %(topic_id)s AND `key` = %(key)s FOR UPDATE
 
+-- name: find_keys
+SELECT `key`, uid, expires_at > NOW(6) FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` IN %(keys)s
+
 -- name: renew_key
 UPDATE %(database)s.ems_dedup SET uid = %(uid)s, expires_at = UTC_TIMESTAMP(6) + INTERVAL %(window_us)s MICROSECOND,
   look_at = UTC_TIMESTAMP(6) + INTERVAL %(window_us)s MICROSECOND WHERE topic_id = %(topic_id)s AND `key` = %(key)s

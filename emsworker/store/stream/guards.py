@@ -24,6 +24,11 @@ def topic_id_text(database: str, topic_id: int) -> Sql:
     return fill(_SQL.topic_id, {"topic_id": topic_id, "database": identifier(database)})
 
 
+def kept_topic_id_text(database: str, topic_id: int) -> Sql:
+    """Return a topic's id as :func:`topic_id_text` does; it also fails if another server keeps the topic by now."""
+    return fill(_SQL.kept_topic_id, {"topic_id": topic_id, "database": identifier(database)})
+
+
 def hold_topic(session: Session, topic_id: int) -> bool:
     """Keep a topic from being deleted before this transaction commits; return False if it is deleted."""
     return bool(session.rows(_SQL.hold_topic, {"topic_id": topic_id}))

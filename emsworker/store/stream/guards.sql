@@ -5,6 +5,11 @@
 (SELECT %(topic_id)s UNION ALL SELECT %(topic_id)s FROM DUAL WHERE COALESCE((SELECT g.deleted_at IS NOT NULL FROM %(database)s.ems_topic_guard g
   WHERE g.topic_id = %(topic_id)s LOCK IN SHARE MODE), 1))
 
+-- name: kept_topic_id
+-- The same, and an error as well if another server keeps the topic by now; a move of the topic waits for the commit.
+(SELECT %(topic_id)s UNION ALL SELECT %(topic_id)s FROM DUAL WHERE COALESCE((SELECT g.deleted_at IS NOT NULL OR g.moved FROM %(database)s.ems_topic_guard g
+  WHERE g.topic_id = %(topic_id)s LOCK IN SHARE MODE), 1))
+
 -- name: hold_topic
 -- The same guard as a statement of its own.
 SELECT 1 FROM ems_topic_guard WHERE topic_id = %(topic_id)s AND deleted_at IS NULL LOCK IN SHARE MODE

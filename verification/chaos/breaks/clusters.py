@@ -1,6 +1,7 @@
 """Nodes of a cluster die, freeze and come back, and writers are spread over them; no process of ours ends."""
 
 import time
+from collections.abc import Callable
 
 from tests.support.clusters import Cluster, GroupReplication
 from tests.support.machine import machine_s
@@ -72,21 +73,33 @@ def _come_back(arena: Arena, number: int) -> None:
     _check_processes(arena)
 
 
+def _hit(arena: Arena, number: int, out: Callable[[], bool], *, freeze: bool, replace: bool) -> str:
+    """Kill or freeze a node, and bring it back; return how long the others took to go on, and EMS after them.
+
+    Args:
+        out: returns whether the others go on without it.
+        replace: start new processes, which know nothing of the fault, before it comes back.
+    """
+    node = _cluster(arena).nodes[number]
+    with arena.fault("failover"):
+        began = machine_s()
+        (node.freeze if freeze else node.kill)()
+        until(out, _ELECTION_S, "the others go on without it", 0.1)
+        out_s = machine_s() - began
+        _turn_to_primary(arena)
+        beyond_s = _stall_s(arena)
+        if replace:
+            _replace(arena)
+        _come_back(arena, number)
+    assert beyond_s < BEYOND_S, f"it went on {beyond_s:.1f} s after the others went on without the node"
+    return f"{out_s:.1f} s + {beyond_s:.1f} s"
+
+
 def _hit_primary(arena: Arena, *, freeze: bool) -> str:
     cluster = _cluster(arena)
     first = _turn_to_primary(arena)
     arena.goes_on(40)
-    with arena.fault("failover"):
-        began = time.monotonic()
-        (cluster.nodes[first].freeze if freeze else cluster.nodes[first].kill)()
-        until(lambda: cluster.primary() not in (-1, first), _ELECTION_S, "there is another primary", 0.1)
-        elected_s = time.monotonic() - began
-        _turn_to_primary(arena)
-        beyond_s = _stall_s(arena)
-        _replace(arena)
-        _come_back(arena, first)
-    assert beyond_s < BEYOND_S, f"it went on {beyond_s:.1f} s after the others had another primary"
-    return f"{elected_s:.1f} s + {beyond_s:.1f} s"
+    return _hit(arena, first, lambda: cluster.primary() not in (-1, first), freeze=freeze, replace=True)
 
 
 def kill_the_primary(arena: Arena) -> str:
@@ -104,15 +117,7 @@ def _hit_another(arena: Arena, *, freeze: bool) -> str:
     primary = _turn_to_primary(arena)
     other = next(number for number in reversed(range(3)) if number != primary)
     arena.goes_on(20)
-    with arena.fault("failover"):
-        began = machine_s()
-        (cluster.nodes[other].freeze if freeze else cluster.nodes[other].kill)()
-        until(lambda: other not in cluster.members(), _ELECTION_S, "it is out", 0.1)
-        stall_s = _stall_s(arena)
-        took_s = machine_s() - began - stall_s
-        _come_back(arena, other)
-    assert stall_s < BEYOND_S, f"it went on {stall_s:.1f} s after the others were without it"
-    return f"{took_s:.1f} s + {stall_s:.1f} s"
+    return _hit(arena, other, lambda: other not in cluster.members(), freeze=freeze, replace=False)
 
 
 def kill_another(arena: Arena) -> str:

@@ -1,0 +1,151 @@
+"""Several servers asked at once, each on a thread of its own: one that is away delays no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring
+from emsworker.core.errors import EmsError, StoreUnavailable
+from emsworker.core.process.clock import ticks
+from emsworker.core.url import redact
+from emsworker.store import topics
+from emsworker.store.cluster.clients import LeaderRow
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import topology
+from emsworker.store.engine.schema import check_version, server_facts
+
+T = TypeVar("T")
+
+ANSWER_S = 8.0  # below the timeout of Prometheus (10 s)
+
+
+class Servers:
+    """Databases by the names of their servers.
+
+    Args:
+        databases: the main server's first.
+    """
+
+    def __init__(self, databases: Mapping[str, Database]) -> None:
+        self.databases = dict(databases)
+        self._askers = {name: ThreadPoolExecutor(1, f"ems-server-{name}") for name in databases}
+
+    def ask(
+        self, work: Callable[[str, Database], T], timeout_s: float = ANSWER_S, names: Iterable[str] | None = None
+    ) -> dict[str, T | EmsError]:
+        """Return what ``work`` returns of each server, or the error for which it does not.
+
+        Args:
+            work: called with a server's name and database, always by the same thread for a server.
+            timeout_s: seconds that all have together.
+            names: of the servers to ask, by default all.
+        """
+        asked = self.databases if names is None else names
+        futures = {name: self._askers[name].submit(work, name, self.databases[name]) for name in asked}
+        until = ticks() + timeout_s
+        return {name: _settled(future, until, timeout_s) for name, future in futures.items()}
+
+
+def _settled(future: Future[Any], until: float, timeout_s: float) -> Any:
+    try:
+        return future.result(max(0.0, until - ticks()))
+    except TookTooLong:
+        future.cancel()
+        return StoreUnavailable(f"the server has not answered for {timeout_s:g} s")
+    except EmsError as error:
+        return error
+
+
+@dataclass(frozen=True)
+class ServerView:
+    """A server and what is on it.
+
+    Attributes:
+        address: host, port and database.
+        version: product and version; empty if it does not answer, as all that follows.
+        topology: the part that it plays among others; see :func:`emsworker.store.engine.replica.topology`.
+        topics, groups: the number of those that it keeps.
+        lag: messages that its groups have not finished.
+        oldest_s: age of the oldest of them, in seconds.
+        workers: the number of live clients.
+        beat: true if a beat leads there.
+        error: why it cannot be used.
+    """
+
+    name: str
+    address: str
+    version: str = ""
+    topology: str = ""
+    topics: int = 0
+    groups: int = 0
+    lag: int = 0
+    oldest_s: float | None = None
+    workers: int = 0
+    beat: bool = False
+    error: EmsError | None = None
+
+    @property
+    def reachable(self) -> bool:
+        """True if it answers and can be used."""
+        return self.error is None
+
+    @property
+    def problem(self) -> str:
+        """The error's text without passwords; empty if there is none."""
+        return "" if self.error is None else redact(str(self.error))
+
+
+def list_servers(servers: Servers, most: int | None = None, timeout_s: float = ANSWER_S) -> list[ServerView]:
+    """Return each server with what is on it.
+
+    Args:
+        most: retries and dead letters of a partition are counted up to this number.
+        timeout_s: seconds that a server has to answer.
+    """
+    found = servers.ask(lambda name, database: _look(name, database, most), timeout_s)
+    return [
+        ServerView(name, _address(servers.databases[name]), error=view) if isinstance(view, EmsError) else view
+        for name, view in found.items()
+    ]
+
+
+def _look(name: str, database: Database, most: int | None) -> ServerView:
+    monitoring = Monitoring(database)
+    database.call(check_version)
+    return look(name, database, monitoring.lag(most), monitoring.clients(), monitoring.leaders())
+
+
+def look(
+    name: str,
+    database: Database,
+    lags: Sequence[GroupLag],
+    clients: Sequence[ClientView],
+    leaders: Sequence[LeaderRow],
+) -> ServerView:
+    """Return a server with what is on it.
+
+    Args:
+        lags, clients, leaders: what was read of it.
+    """
+    facts = database.call(server_facts)
+    kept = [topic for topic in database.call(topics.list_topics) if topic.server is None]
+    return ServerView(
+        name,
+        _address(database),
+        facts.product,
+        database.call(topology).name,
+        len(kept),
+        len(lags),
+        sum(lag.lag for lag in lags),
+        max((lag.oldest_age_s for lag in lags if lag.oldest_age_s is not None), default=None),
+        sum(view.row.alive for view in clients),
+        any(row.alive for row in leaders),
+    )
+
+
+def _address(database: Database) -> str:
+    return f"{database.servers}/{database.name}"

@@ -1,0 +1,153 @@
+"""The dashboard of several servers: a front page that shows all, and below ``/on/NAME`` the pages of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from heapq import nlargest
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.responses import RedirectResponse, Response
+
+from emsworker.admin import parse_place
+from emsworker.admin.servers import Servers, ServerView, look
+from emsworker.core.errors import ConfigError, EmsError, Problem
+from emsworker.core.ids import parse_uid
+from emsworker.core.servers import MAIN, parse_servers
+from emsworker.core.url import redact_url
+from emsworker.store.engine.database import Database
+from emsworker.web.cache import SharedCache
+from emsworker.web.overview import MOST_LINES, GroupLine, lines_among
+from emsworker.web.page import View, Visit
+
+if TYPE_CHECKING:
+    from emsworker.web.page import Shared
+
+_ANSWER_S = 5.0
+_FRESH_S = 1.5
+Lines = list[tuple[str, GroupLine]]
+
+
+class Fleet:
+    """What the dashboards of several servers share.
+
+    Args:
+        dashboards: what the visits to each server's pages share.
+    """
+
+    def __init__(self, dashboards: Mapping[str, Shared]) -> None:
+        self.dashboards = dict(dashboards)
+        self._servers = Servers({name: one.database for name, one in dashboards.items()})
+        self._snapshot = SharedCache()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the servers, the main one first."""
+        return list(self.dashboards)
+
+    def read(self) -> tuple[list[ServerView], Lines, int]:
+        """Return the servers, their groups with the most lag, and the number of all groups."""
+        return self._snapshot.get("servers", _FRESH_S, self._read)
+
+    def _read(self) -> tuple[list[ServerView], Lines, int]:
+        views, lines, count = list[ServerView](), Lines(), 0
+        for name, found in self._servers.ask(self._look, _ANSWER_S).items():
+            if isinstance(found, EmsError):
+                views.append(ServerView(name, self.dashboards[name].address, error=found))
+                continue
+            views.append(found[0])
+            lines += [(name, line) for line in found[1]]
+            count += found[0].groups
+        return views, nlargest(MOST_LINES, lines, key=lambda one: one[1].lag.lag), count
+
+    def _look(self, name: str, database: Database) -> tuple[ServerView, list[GroupLine]]:
+        shared = self.dashboards[name]
+        lags = shared.lags()
+        view = look(name, database, lags, shared.clients(), shared.leaders())
+        return view, lines_among(shared, nlargest(MOST_LINES, lags, key=lambda lag: lag.lag))
+
+    def find(self, what: str) -> str | None:
+        """Return the server on which there is a message, a place, a topic or a group; ``None`` if there is none."""
+        found = self._servers.ask(lambda name, database: _has(self.dashboards[name], what), _ANSWER_S)
+        ranks = [(rank, name) for name, rank in found.items() if not isinstance(rank, EmsError) and rank]
+        return max(ranks, key=itemgetter(0))[1] if ranks else None
+
+
+def _has(shared: Shared, what: str) -> int:
+    """Return 2 if something is here, 1 if its topic was here before it moved, and 0 if not."""
+    try:
+        parse_uid(what)
+    except EmsError:
+        pass
+    else:
+        try:
+            return 2 if shared.monitoring.trace(what, details=False) else 0
+        except EmsError:
+            return 0
+    with suppress(EmsError):
+        what = parse_place(what)[0]
+    for size in shared.sizes():
+        if size.topic.name == what:
+            return 1 if size.topic.server is not None else 2
+    return 2 if any(what in (lag.group.name, f"{lag.topic.name}/{lag.group.name}") for lag in shared.lags()) else 0
+
+
+def operator_urls(text: str | None) -> dict[str, str]:
+    """Return the addresses of the users for changes by server: that of main, then ``NAME=address`` for others.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    if not text:
+        return {}
+    first, _, rest = text.strip().partition(" ")
+    main, others = ("", text) if "=" in first.partition("://")[0] else (first, rest)
+    try:
+        urls = {one.name: one.url for one in parse_servers(others)}
+    except ValueError as error:
+        raise ConfigError([Problem("EMS_WEB_OPERATOR_URL", redact_url(text), str(error))]) from None
+    return ({MAIN: main} if main else {}) | urls
+
+
+def servers(visit: Visit) -> Response:
+    """Show the servers, and the groups of all."""
+    assert visit.shared.fleet is not None, "a page of several servers"
+    views, lines, count = visit.shared.fleet.read()
+    return visit.render("servers.html", views=views, lines=lines, count=count, most=MOST_LINES)
+
+
+def jump(visit: Visit) -> Response:
+    """Go to the server on which there is what was typed into the search field."""
+    what = visit.asked("q")
+    if what is None:
+        return RedirectResponse(visit.url("/"), 303)
+    assert visit.shared.fleet is not None, "a page of several servers"
+    name = visit.shared.fleet.find(what)
+    if name is None:
+        text = f"{what!r} is no message id, place (topic/partition/offset), topic or group on any server."
+        return visit.error(404, "Nothing of that name", text)
+    return RedirectResponse(visit.url(f"/on/{quote(name)}/go", q=what), 303)
+
+
+PAGES: tuple[View, ...] = (View("/", servers), View("/go", jump))
+
+
+def check_all(dashboards: Sequence[Any]) -> None:
+    """Check the users for changes of each server.
+
+    Raises:
+        ConfigError: one of them leads elsewhere, or lacks privileges.
+        EmsError: this cannot be told of one, because it is away.
+    """
+    away: EmsError | None = None
+    for one in dashboards:
+        try:
+            one.check()
+        except ConfigError:
+            raise
+        except EmsError as error:
+            away = error
+    if away is not None:
+        raise away
