@@ -7,7 +7,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -111,6 +110,11 @@ class Project:
         self._stack.callback(self._end, worker)
         return worker
 
+    def workers(self, count: int, *options: str) -> list[Worker]:
+        """Start several workers, and wait until they consume."""
+        workers = [self.worker(*options) for _ in range(count)]
+        return [worker.wait_ready() for worker in workers]
+
     @staticmethod
     def _end(worker: Worker) -> None:
         worker.send(signal.SIGCONT)
@@ -179,8 +183,3 @@ def publish(project: Project, count: int, *, seconds: float = 0.0, options: dict
         seconds,
         repr(options or {}),
     )
-
-
-def wait_a_moment(until_s: float) -> None:
-    """Wait until a time of day."""
-    time.sleep(max(0.0, until_s - time.time()))

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import SupportsIndex
 
 import pytest
 
@@ -34,9 +35,11 @@ class StoresLikeRedis(str):
     __slots__ = ()
     as_redis = True
 
-    def startswith(self, prefix: str | tuple[str, ...], *span: int) -> bool:  # type: ignore[override]
+    def startswith(
+        self, prefix: str | tuple[str, ...], start: SupportsIndex | None = None, end: SupportsIndex | None = None, /
+    ) -> bool:
         """Answer as the address of a Redis would, too."""
-        return super().startswith(prefix, *span) or (self.as_redis and "redis://".startswith(prefix))
+        return super().startswith(prefix, start, end) or (self.as_redis and "redis://".startswith(prefix))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,7 +79,7 @@ def pytest_sessionstart() -> None:
 
     conftest = sys.modules.get("t.integration.conftest")
     if conftest is not None and ON != "redis":
-        conftest.TEST_BACKEND = StoresLikeRedis(conftest.TEST_BACKEND)  # type: ignore[attr-defined]
+        vars(conftest)["TEST_BACKEND"] = StoresLikeRedis(vars(conftest)["TEST_BACKEND"])
 
 
 class Exceptions:
