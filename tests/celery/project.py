@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.celery.brokers import Broker
+from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import ROOT, children_of, kill
 
@@ -150,6 +151,12 @@ class Project:
             text=True,
             timeout=timeout_s,
         )
+
+    def rows(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
+        """What is in the database of EMS."""
+        with connect(self.broker.url.removeprefix("ems+"), autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(sql, arguments)
+            return list(cursor.fetchall())
 
     # -- what ran -----------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, every
     named = any(one.startswith("t/") for one in arguments)
     chosen = arguments if named else (*arguments, *(("t/integration",) if everything else BOUNDED))
     several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
-    options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
+    options = [*_PLUGIN, "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
     return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])
 
 
