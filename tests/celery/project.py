@@ -154,7 +154,10 @@ class Project:
 
     def rows(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
         """What is in the database of EMS."""
-        with connect(self.broker.url.removeprefix("ems+"), autocommit=True) as connection, connection.cursor() as cursor:
+        with (
+            connect(self.broker.url.removeprefix("ems+"), autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.execute(sql, arguments)
             return list(cursor.fetchall())
 

@@ -86,8 +86,9 @@ def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, every
     """Celery's integration tests: all, or what CI runs."""
     named = any(one.startswith("t/") for one in arguments)
     chosen = arguments if named else (*arguments, *(("t/integration",) if everything else BOUNDED))
-    several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
-    options = [*_PLUGIN, "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
+    # Each process has servers of its own, and a worker; most tests wait.
+    several = ("-n", str(processes), "--dist", "load") if processes > 1 else ()
+    options = [*_PLUGIN, "-p", "celery.contrib.pytest", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
     return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])
 
 

@@ -7,6 +7,7 @@ broker is. ``SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in R
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -75,8 +76,6 @@ def pytest_unconfigure() -> None:
 
 def pytest_sessionstart() -> None:
     """Let tests run that are skipped unless results are kept as in Redis."""
-    import sys
-
     conftest = sys.modules.get("t.integration.conftest")
     if conftest is not None and ON != "redis":
         vars(conftest)["TEST_BACKEND"] = StoresLikeRedis(vars(conftest)["TEST_BACKEND"])
@@ -116,8 +115,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let tests that are named as skipped see what the backend really is."""
+    """Let tests that are named as skipped see what the backend really is, and every test wait for results.
+
+    A worker that a test runs in its own process leaves it forbidden to wait for results, as within a task. The suite's
+    own processes meet that by the order of its files, whatever the broker; here tests are spread over processes.
+    """
     StoresLikeRedis.as_redis = _exceptions.skipping(_name(item.nodeid)) is None
+    if (state := sys.modules.get("celery._state")) is not None:
+        state._set_task_join_will_block(False)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
