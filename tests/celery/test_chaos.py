@@ -35,8 +35,10 @@ def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[...,
     project.worker("-c", "1").wait_ready()
     project.run("die.delay(0)")
     ems = Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, project.folder)
-    dead = until(lambda: ems.ok("dead", "list", "--json").json, 90, "there is a dead letter", poll_s=0.5)
+    dead = until(
+        lambda: ems.ok("dead", "list", "--json").json["dead_letters"], 90, "there is a dead letter", poll_s=0.5
+    )
     assert project.count("began")[0] == 3
-    assert [one["tag"] for one in dead] == ["tests.celery.projects.tasks.die"]
+    assert [(one["task"], one["error"]) for one in dead] == [("tests.celery.projects.tasks.die", "WorkerLostError")]
     project.run("work.delay(1)")
     project.wait_ended(1)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.celery.chaos import LEASE_S
 from tests.celery.project import Project, publish
+from tests.support.commands import Ems
 from tests.support.waiting import until
 
 POOLS = {
@@ -27,6 +28,7 @@ def test_a_pool_runs_stops_and_dies_without_losing_a_task(start: Callable[..., P
     first = project.worker(*POOLS[pool]).wait_ready()
     results = project.run("print(*(one.get(timeout=60) for one in [add.delay(n, n) for n in range(5)]))")
     assert results.split() == ["0", "2", "4", "6", "8"]
+    _check_the_error_of_a_dead_letter(project)
 
     publish(project, TASKS, seconds=0.5)
     project.wait_ended(3)
@@ -49,6 +51,15 @@ def test_a_pool_runs_stops_and_dies_without_losing_a_task(start: Callable[..., P
     again = [number for number, times in project.count("ended").items() if times > 1]
     assert len(again) <= PREFETCH, again
     until(lambda: _in_hand(project) == 0, 30, "all are acknowledged")
+
+
+def _check_the_error_of_a_dead_letter(project: Project) -> None:
+    project.run("bill.delay(1)")
+    ems = Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, project.folder)
+    (letter,) = until(lambda: ems.ok("dead", "list", "--json").json["dead_letters"], 30, "it is a dead letter")
+    (shown,) = ems.ok("dead", "show", letter["id"], "--json").json
+    assert letter["error"] == "LookupError"
+    assert "in bill" in shown["error"] and "no rate for order 1" in shown["error"], shown["error"]
 
 
 def _in_hand(project: Project) -> int:

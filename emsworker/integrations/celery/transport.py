@@ -16,6 +16,7 @@ from emsworker import __version__
 from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.channel import QueueChannel
+from emsworker.integrations.celery.failures import note_failures
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
@@ -132,6 +133,7 @@ class Transport(base.Transport):
             if (loaded := sys.modules.get(module)) is not None:
                 step = getattr(loaded, name)
                 step.compatible_transports = {*step.compatible_transports, self.driver_type}
+        note_failures()
 
     @property
     def default_connection_params(self) -> dict[str, Any]:

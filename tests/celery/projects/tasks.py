@@ -52,6 +52,15 @@ def die(self: object, number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(ignore_result=True, acks_on_failure_or_timeout=False)
+def bill(number: int) -> None:
+    """Fail, and so be rejected, while there is no rate."""
+    rate = Path(os.environ["PROJECT_RECORD"]).with_name("rate")
+    if not rate.exists():
+        raise LookupError(f"no rate for order {number}")
+    note("ended", number, time.time())
+
+
 @app.task
 def square(number: int) -> int:
     """A part of a chord."""
