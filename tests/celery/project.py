@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -94,7 +95,7 @@ class Project:
             "PROJECT_BROKER": broker.url,
             "PROJECT_BACKEND": broker.backend,
             "PROJECT_RECORD": str(self.record),
-            "PROJECT_OPTIONS": ",".join(f"{name}={value}" for name, value in (options or {}).items()),
+            "PROJECT_OPTIONS": json.dumps(options or {}),
             "PYTHONPATH": str(ROOT),
         }
         self._stack = ExitStack()

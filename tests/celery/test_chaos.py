@@ -39,6 +39,8 @@ def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[...,
         lambda: ems.ok("dead", "list", "--json").json["dead_letters"], 90, "there is a dead letter", poll_s=0.5
     )
     assert project.count("began")[0] == 3
-    assert [(one["task"], one["error"]) for one in dead] == [("tests.celery.projects.tasks.die", "WorkerLostError")]
+    assert [(one["task"], one["error"]) for one in dead] == [
+        ("tests.celery.projects.tasks.die", "billiard.exceptions.WorkerLostError")
+    ]
     project.run("work.delay(1)")
     project.wait_ended(1)

@@ -156,13 +156,16 @@ class Transport(base.Transport):
         """Connect.
 
         Raises:
-            ConfigError: the URL or an option is wrong.
+            ValueError: the URL or an option is wrong. It is no error of a channel: after those, Celery tries again for
+                ever.
             ConnectionLost: the server cannot be reached.
         """
         try:
             return Link(self, self.client)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         except ValueError as error:
-            raise ConfigError([Problem("broker_url", self.as_uri(""), str(error))]) from error
+            raise ValueError(str(ConfigError([Problem("broker_url", self.as_uri(""), str(error))]))) from error
 
     def verify_connection(self, connection: Link) -> bool:
         """Return whether a connection can be used."""

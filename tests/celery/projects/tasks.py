@@ -1,5 +1,6 @@
 """A Celery project as people write them: it knows nothing of its broker but the address."""
 
+import json
 import os
 import signal
 import time
@@ -16,10 +17,7 @@ app.conf.update(
     worker_prefetch_multiplier=4,
     worker_hijack_root_logger=False,
 )
-if options := os.environ.get("PROJECT_OPTIONS"):
-    app.conf.broker_transport_options = dict(
-        (name, float(value)) for name, value in (one.split("=") for one in options.split(","))
-    )
+app.conf.broker_transport_options = json.loads(os.environ.get("PROJECT_OPTIONS", "{}"))
 
 
 def note(*words: object) -> None:
