@@ -117,17 +117,17 @@ class PulledClaim:
         claim: the claim.
         topic_id: of its topic.
         timeout_s: the group's timeout, which the claim was taken with.
-        generation: of the lease under which it was taken.
+        term: of the lease under which it was taken.
         lock: of the consumer.
         hold_s: seconds that a message of it may be in hand.
     """
 
     def __init__(
-        self, claim: Claim, topic_id: int, timeout_s: float, generation: int, lock: Mutex, hold_s: float
+        self, claim: Claim, topic_id: int, timeout_s: float, term: tuple[int, int], lock: Mutex, hold_s: float
     ) -> None:
         self.claim = claim
         self.hold_s = hold_s
-        self.generation = generation
+        self.term = term
         self.unwanted = False  # what was not delivered goes back at once
         self.sending = forks.Lock()  # held while a write is sent
         self.write: ClaimWrite | None = None  # under way, or in doubt
