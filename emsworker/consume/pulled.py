@@ -38,12 +38,14 @@ class Settlement(NamedTuple):
     Attributes:
         failure: its attempt has failed; ``None`` if it is done, or released.
         released: it was given back, with no attempt charged.
+        is_own: the program ended it; otherwise it was never delivered, and is given back.
     """
 
     message: Message
     ran_s: float = 0.0
     failure: Failure | None = None
     released: bool = False
+    is_own: bool = True
 
 
 @dataclass(slots=True)
@@ -191,7 +193,7 @@ class PulledClaim:
                 return message
             if message.key_bytes in self._blocked_keys:
                 self.queue.remove(message)
-                self._end(Settlement(message, released=True))
+                self._end(Settlement(message, released=True, is_own=False))
             elif message.key_bytes not in busy:
                 return message
         return None
@@ -280,7 +282,7 @@ class PulledClaim:
 
     def _begin(self, write: ClaimWrite | None) -> None:
         if write is not None:
-            write.covers = self.unsaved - len(self._ahead)
+            write.covers = self.unsaved - sum(one.is_own for one in self._ahead.values())
         self.write = write
 
     def _plan(self, now: float, interval_s: float, *, is_due: bool, at_once: bool) -> ClaimWrite | None:
@@ -357,7 +359,7 @@ class PulledClaim:
 
     def _release_queue(self) -> None:
         while self.queue:
-            self._end(Settlement(self.queue.popleft(), released=True))
+            self._end(Settlement(self.queue.popleft(), released=True, is_own=False))
 
     def _end_early(self) -> ClaimWrite:
         """End a range after all that has ended; what was not delivered below that is released, the rest given back."""
@@ -374,7 +376,7 @@ class PulledClaim:
             if message.offset > top:
                 break
             if message.offset not in self.held:
-                self._note(self._ahead.pop(message.offset, Settlement(message, released=True)))
+                self._note(self._ahead.pop(message.offset, Settlement(message, released=True, is_own=False)))
             self._next += 1
         self._acked_to = max(top, self._acked_to)
         if self._next == len(self.claim.messages):

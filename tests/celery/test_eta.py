@@ -82,7 +82,7 @@ def test_tasks_for_later_cost_a_worker_nothing_and_are_delivered_once(project: P
     in_hand: list[int] = []
 
     def some_are_in_hand() -> bool:
-        done = project.celery("inspect", "scheduled", "--json", "--timeout", "2")
+        done = project.celery("inspect", "-d", worker.name, "scheduled", "--json", "--timeout", "2")
         found = json.loads(done.stdout)[worker.name] if done.returncode == 0 else []
         assert all(one["request"]["args"][0] >= 0 for one in found), "those of the next hour are nobody's"
         in_hand.append(len(found))

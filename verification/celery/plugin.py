@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -75,7 +76,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Let tests run that are skipped unless results are kept as in Redis."""
+    """Let kombu find the transport, and tests run that are skipped unless results are kept as in Redis."""
+    import_module("emsworker.integrations.celery.registration")  # its tests connect before it looks for plugins
     conftest = sys.modules.get("t.integration.conftest")
     if conftest is not None and ON != "redis":
         vars(conftest)["TEST_BACKEND"] = StoresLikeRedis(vars(conftest)["TEST_BACKEND"])
