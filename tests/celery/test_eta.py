@@ -19,7 +19,7 @@ _FAR = "for number in range(1000): work.apply_async((-number - 1,), countdown=36
 _COPY = """
 INSERT INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level)
 SELECT topic_id, due_at + INTERVAL %s SECOND, UNHEX(MD5(CONCAT(HEX(uid), %s))), `partition`, `key`, tag, headers, body,
-  producer_id, created_at, level FROM ems_outbox ORDER BY due_at LIMIT 1000
+  producer_id, created_at, level FROM ems_outbox ORDER BY topic_id, due_at LIMIT 1000
 """
 _NEAR = f"""
 import datetime

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from emsworker.core.process.clock import ticks
 from emsworker.local.ports import free_port
 from tests.celery.project import APP, Project, Worker
 from tests.support.commands import Ems
@@ -167,6 +168,31 @@ def test_the_commands_of_ems_show_queues_of_celery(project: Project, ems: Ems) -
         return all(one["lag"] == 0 for one in groups if one["topic"] == queue and one["group"] == "celery")
 
     until(done, 30, "the queue is empty for EMS, too")
+
+
+@pytest.mark.slow
+def test_each_worker_more_costs_as_many_rows_as_the_one_before(project: Project) -> None:
+    """What workers write while nothing happens: heartbeats, which all others hear."""
+    options = ("-P", "solo", "--heartbeat-interval", "1")
+
+    def sent() -> int:
+        """The number of messages of all topics, also of those that are deleted by now."""
+        ((count,),) = project.rows(
+            "SELECT SUM(o) FROM (SELECT MAX(`offset`) AS o FROM ems_message GROUP BY topic_id, `partition`) x"
+        )
+        return int(count or 0)
+
+    def a_second() -> float:
+        before, began = sent(), ticks()
+        until(lambda: ticks() > began + 8, 60, "a while is over")
+        return (sent() - before) / (ticks() - began)
+
+    project.workers(2, *options)
+    two = a_second()
+    project.workers(4, *options)
+    six = a_second()
+    print(f"rows a second: {two:.2f} of two workers, {six:.2f} of six")
+    assert 2.2 * two <= six <= 3.8 * two, (two, six)
 
 
 @pytest.mark.slow

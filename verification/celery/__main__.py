@@ -131,6 +131,8 @@ def main() -> int:
     """Run the parts, one after the other; 1 if one of them failed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # by default the servers would be left behind
     chosen = _arguments()
+    if chosen.long:
+        os.environ["EMS_TEST_LONG"] = "1"
     parts = {
         "kombu": lambda: kombu_bases(chosen.on, chosen.arguments),
         "celery": lambda: celery_suite(chosen.on, chosen.processes, chosen.arguments, everything=chosen.long),
