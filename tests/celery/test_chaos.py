@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from emsworker.core.process.clock import ticks
 from tests.celery.chaos import LEASE_S, SCENARIOS, DatabaseFaults
-from tests.celery.project import Project
+from tests.celery.project import Project, publish
 from tests.support.commands import Ems
 from tests.support.waiting import until
 
@@ -32,6 +33,23 @@ def test_nothing_is_lost(start: Callable[..., Project], faults: DatabaseFaults, 
     assert outcome.lost == 0, outcome
     if name in AGAIN:
         assert outcome.again <= AGAIN[name], outcome
+
+
+@pytest.mark.slow
+def test_tasks_that_run_through_an_outage_longer_than_the_lease_run_once(
+    start: Callable[..., Project], faults: DatabaseFaults
+) -> None:
+    project = start(lease_s=LEASE_S)
+    project.workers(2)
+    publish(project, 4, seconds=6 * LEASE_S)
+    until(lambda: len(project.count("began")) == 4, 60, "all run")
+    faults.server.kill()
+    began = ticks()
+    until(lambda: ticks() > began + 2 * LEASE_S, 60, "two leases are over")
+    faults.server.start()
+    project.wait_ended(4)
+    until(lambda: project.rows("SELECT * FROM ems_claim WHERE state = 'start'") == [], 60, "all are acknowledged")
+    assert project.count("began") == {0: 1, 1: 1, 2: 1, 3: 1}
 
 
 @pytest.mark.slow
