@@ -6,6 +6,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 from starlette.testclient import TestClient
@@ -59,6 +60,8 @@ def test_a_task_that_fails_is_found_by_name_and_error_and_runs_again(
     (shown,) = ems.ok("dead", "show", dead[0]["id"], "--json").json
     assert "in bill" in shown["error"] and "no rate for order" in shown["error"], shown
     assert (_group(ems)["lag"], _group(ems)["dead"]) == (0, 3)
+    metrics = _metrics(ems)
+    assert f'ems_group_dead{{group="celery",topic="{QUEUE}"}} 3.0' in metrics, metrics
     trace = ems.ok("trace", dead[0]["id"]).out
     assert BILL in trace and "LookupError" in trace, trace
     page = _words(dashboard.get(f"/topics/{quote(QUEUE)}").text)
@@ -74,6 +77,16 @@ def test_a_task_that_fails_is_found_by_name_and_error_and_runs_again(
     project.wait_ended(3)
     assert project.count("ended") == {0: 1, 1: 1, 2: 1}
     assert _dead(ems) == []
+
+
+def _metrics(ems: Ems) -> str:
+    """What Prometheus is given."""
+    with ems.running("monitoring", "serve", "0") as serve:
+        serve.wait_ready()
+        at = re.search(r"http://\S+", serve.tell())
+        assert at is not None, serve.tell()
+        with urlopen(at[0], timeout=30) as answer:
+            return answer.read().decode()
 
 
 def _dead(ems: Ems) -> list[dict[str, Any]]:
