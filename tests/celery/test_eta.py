@@ -14,7 +14,7 @@ FAR = 1_000_000 if os.environ.get("EMS_TEST_LONG") else 20_000
 NEAR, SOON_S, SPREAD_S = 400, 15, 8  # due at 50 a second; not kept by a worker from the beginning
 _WATCH_S = 4.0
 
-# Sent by Celery; the others are copies of its first ones, an hour later and later.
+# Sent by Celery; the others are copies of these, each thousand a thousand seconds later.
 _FAR = "for number in range(1000): work.apply_async((-number - 1,), countdown=3600 + number)"
 _COPY = """
 INSERT INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level)
@@ -72,7 +72,7 @@ def test_tasks_for_later_cost_a_worker_nothing_and_are_delivered_once(project: P
     few_mb, few = _memory_mb(worker), _quiet(project)
 
     for number in range(1, FAR // 1000):
-        project.rows(_COPY, number, number)
+        project.rows(_COPY, 1000 * number, number)
     assert project.rows("SELECT COUNT(*) FROM ems_outbox") == [(FAR,)]
     many_mb, many = _memory_mb(worker), _quiet(project)
     assert many <= few + 15, f"{few:.0f} and {many:.0f} statements/s"
