@@ -22,6 +22,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.store.cluster import clients
 from emsworker.store.engine.errors import TROUBLES, ConnectionLost
 from emsworker.store.engine.session import Session
+from emsworker.store.groups import recalling
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
 
 log = logging.getLogger(__name__)
@@ -66,14 +67,16 @@ class Claiming:
         self.prefetch = prefetch
         self._lease, self._poller = lease, poller
         self._limiter = Limiter(session, Refunds())
-        self._client_id, self._generation = "", -1
+        self._client_id, self._term = "", (-1, 0)
         self._was_busy = False
         self._doubtful: list[tuple[Claimant, float]] = []  # packets whose answers were lost
         self._look_at = 0.0
 
     def register(self) -> None:
         """Register a client, with a lease."""
-        self._client_id, self._generation = self._lease.join_in(self._session)
+        gaps = self._lease.gaps
+        self._client_id, generation = self._lease.join_in(self._session)
+        self._term = generation, gaps
 
     def deregister(self) -> None:
         """Delete the client; a claim that it still has is recovered by the beat."""
@@ -87,7 +90,7 @@ class Claiming:
 
     def holds(self, pulled: PulledClaim) -> bool:
         """Return whether the lease under which a claim was taken still holds."""
-        return self._lease.good and self._lease.generation == pulled.generation
+        return self._lease.good and self._lease.term == pulled.term
 
     # -- taking --------------------------------------------------------------------------------------------------------
 
@@ -101,7 +104,7 @@ class Claiming:
             ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
         """
         with self.mutex:
-            self._begin()
+            self._begin(in_hand)
             if (room := self.prefetch - len(in_hand)) > 0 and self._lease.good:
                 while (hint := self._poller.next_hint()) is not None:  # one that leads nowhere is forgotten
                     pulled = self._take(hint, min(size, room), min(n, room), in_hand)
@@ -123,7 +126,7 @@ class Claiming:
             ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
         """
         with self.mutex:
-            self._begin()
+            self._begin(in_hand)
             self.places.setdefault(place.group.id, place)
             work = find_work(self._session, [place.group.id]).work.get(place.group.id)
             for hint in _hints_of(place.group.id, work) if work is not None and self._lease.good else ():
@@ -135,10 +138,20 @@ class Claiming:
                     return message
         return None
 
-    def _begin(self) -> None:
+    def _begin(self, in_hand: InHand) -> None:
         self._recall()
-        if self._lease.generation != self._generation:
+        term = self._lease.term
+        if term[0] != self._term[0]:
             self.register()
+        elif term != self._term:
+            self._reconcile(in_hand)
+            self._term = term
+
+    def _reconcile(self, in_hand: InHand) -> None:
+        """After a gap of the lease, keep what recovery has left to this client, and give up the rest."""
+        known = in_hand.tokens()
+        own = recalling.list_own(self._session, self._client_id)
+        in_hand.lose_all([pulled for pulled, token in known.items() if token not in own], known)
 
     def _take(self, hint: Hint, size: int, n: int, in_hand: InHand) -> PulledClaim | None:
         if hint.group_id not in self.places:  # it was removed
@@ -183,7 +196,7 @@ class Claiming:
             self._poller.more()
         self._poller.note_work()
         topic_id, timeout_s = place.topic.id, place.group.timeout_s
-        return PulledClaim(claim, topic_id, timeout_s, self._generation, in_hand.lock, place.hold_s)
+        return PulledClaim(claim, topic_id, timeout_s, self._term, in_hand.lock, place.hold_s)
 
     def _send(
         self, hint: Hint, claimant: Claimant, before: tuple[PulledClaim, ClaimWrite] | None, in_hand: InHand

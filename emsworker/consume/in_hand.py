@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
 from emsworker.core.errors import FenceLost, NotInHand, RunEnded, TimeLimitExceeded
@@ -125,6 +125,19 @@ class InHand:
         with self.lock:
             pulled.confirm(write)
             self._drop_finished()
+
+    def tokens(self) -> dict[PulledClaim, int]:
+        """Return the fencing tokens of the claims of which no write is under way; one that is learns it by itself."""
+        with self.lock:
+            return {pulled: pulled.claim.claim_id for pulled in self._claims if pulled.write is None}
+
+    def lose_all(self, claims: Iterable[PulledClaim], tokens: Mapping[PulledClaim, int]) -> None:
+        """Note that claims have other owners, unless they have been written since their tokens were looked up."""
+        for pulled in claims:
+            with self.lock:
+                is_same = not pulled.finished and pulled.write is None and pulled.claim.claim_id == tokens[pulled]
+            if is_same:
+                self.lose(pulled, FenceLost(f"the claim of {pulled.claim.place} has another owner"))
 
     def lose(self, pulled: PulledClaim, error: FenceLost) -> None:
         """Note that a claim has another owner."""

@@ -35,6 +35,12 @@ class LeaseRenewer(Runnable):
         name: the worker's name, for display.
         ip: the first part of the client ids.
         on_death: see :class:`Runnable`.
+        revives: clients whose leases ran out go on while their rows are there; the owner of their claims looks then
+            which of them are left (``gaps``).
+
+    Attributes:
+        generation: counts the times that all clients were lost, and register again.
+        gaps: counts the times that leases ran out, and the clients went on.
     """
 
     def __init__(
@@ -45,8 +51,11 @@ class LeaseRenewer(Runnable):
         name: str,
         ip: str,
         on_death: Callable[[str, BaseException], None],
+        *,
+        revives: bool = False,
     ) -> None:
         super().__init__("ems-lease", on_death)
+        self._revives = revives
         self._database = database
         self._session = database.session()
         self._abandoned = False
@@ -58,12 +67,18 @@ class LeaseRenewer(Runnable):
         self._clients: set[str] = set()
         self._valid_until = 0.0
         self.generation = 0
+        self.gaps = 0
         self._trouble = Trouble(log)
 
     @property
     def good(self) -> bool:
         """True if the clients of this process may work."""
         return ticks() < self._valid_until and not self._abandoned
+
+    @property
+    def term(self) -> tuple[int, int]:
+        """Identity of the time since which the leases have held without a gap."""
+        return self.generation, self.gaps
 
     @property
     def valid_until(self) -> float:
@@ -122,7 +137,7 @@ class LeaseRenewer(Runnable):
                 return
             began = ticks()
             try:
-                renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
+                renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s) or self._revive()
             except TROUBLES as error:
                 self._trouble.note("cannot renew the leases", error)
                 return
@@ -134,6 +149,14 @@ class LeaseRenewer(Runnable):
             self._clients.clear()
             self._valid_until = 0.0
             self.generation += 1
+
+    def _revive(self) -> bool:
+        """Go on after an outage that was longer than the lease, if recovery has not ended these clients."""
+        if not self._revives or not clients.revive(self._session, sorted(self._clients), self._settings.lease_s):
+            return False
+        log.warning("the leases of this process ran out, and were taken up again; it keeps what nobody else has taken")
+        self.gaps += 1
+        return True
 
     def _trust_from(self, began: float) -> None:
         self._valid_until = began + self._settings.lease_s - self._settings.lease_margin_s

@@ -154,7 +154,9 @@ class PullConsumer:
     def _prepare(self) -> None:
         source, settings, database = self._source, self._source.settings, self._source.database
         token = secrets.token_hex(8)
-        self._lease = LeaseRenewer(database, settings, token, self._name, local_ip(source.url), self._on_death)
+        self._lease = LeaseRenewer(
+            database, settings, token, self._name, local_ip(source.url), self._on_death, revives=True
+        )
         self._poller = Poller(database, settings, {}, [], self._on_death)
         session = database.session()
         channel = MysqlChannel(session)

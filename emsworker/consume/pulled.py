@@ -38,12 +38,14 @@ class Settlement(NamedTuple):
     Attributes:
         failure: its attempt has failed; ``None`` if it is done, or released.
         released: it was given back, with no attempt charged.
+        is_own: the program ended it; otherwise it was never delivered, and is given back.
     """
 
     message: Message
     ran_s: float = 0.0
     failure: Failure | None = None
     released: bool = False
+    is_own: bool = True
 
 
 @dataclass(slots=True)
@@ -117,17 +119,17 @@ class PulledClaim:
         claim: the claim.
         topic_id: of its topic.
         timeout_s: the group's timeout, which the claim was taken with.
-        generation: of the lease under which it was taken.
+        term: of the lease under which it was taken.
         lock: of the consumer.
         hold_s: seconds that a message of it may be in hand.
     """
 
     def __init__(
-        self, claim: Claim, topic_id: int, timeout_s: float, generation: int, lock: Mutex, hold_s: float
+        self, claim: Claim, topic_id: int, timeout_s: float, term: tuple[int, int], lock: Mutex, hold_s: float
     ) -> None:
         self.claim = claim
         self.hold_s = hold_s
-        self.generation = generation
+        self.term = term
         self.unwanted = False  # what was not delivered goes back at once
         self.sending = forks.Lock()  # held while a write is sent
         self.write: ClaimWrite | None = None  # under way, or in doubt
@@ -191,7 +193,7 @@ class PulledClaim:
                 return message
             if message.key_bytes in self._blocked_keys:
                 self.queue.remove(message)
-                self._end(Settlement(message, released=True))
+                self._end(Settlement(message, released=True, is_own=False))
             elif message.key_bytes not in busy:
                 return message
         return None
@@ -280,7 +282,7 @@ class PulledClaim:
 
     def _begin(self, write: ClaimWrite | None) -> None:
         if write is not None:
-            write.covers = self.unsaved - len(self._ahead)
+            write.covers = self.unsaved - sum(one.is_own for one in self._ahead.values())
         self.write = write
 
     def _plan(self, now: float, interval_s: float, *, is_due: bool, at_once: bool) -> ClaimWrite | None:
@@ -357,7 +359,7 @@ class PulledClaim:
 
     def _release_queue(self) -> None:
         while self.queue:
-            self._end(Settlement(self.queue.popleft(), released=True))
+            self._end(Settlement(self.queue.popleft(), released=True, is_own=False))
 
     def _end_early(self) -> ClaimWrite:
         """End a range after all that has ended; what was not delivered below that is released, the rest given back."""
@@ -374,7 +376,7 @@ class PulledClaim:
             if message.offset > top:
                 break
             if message.offset not in self.held:
-                self._note(self._ahead.pop(message.offset, Settlement(message, released=True)))
+                self._note(self._ahead.pop(message.offset, Settlement(message, released=True, is_own=False)))
             self._next += 1
         self._acked_to = max(top, self._acked_to)
         if self._next == len(self.claim.messages):

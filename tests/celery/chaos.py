@@ -115,11 +115,13 @@ def options_of(broker: Broker) -> dict[str, float]:
     return {"lease_s": LEASE_S} if broker.name == "ems" else {"visibility_timeout": LEASE_S}
 
 
-def _outcome(project: Project, sent: set[int], hit: int, began: float, patience_s: float) -> Outcome:
+def _outcome(
+    project: Project, sent: set[int], hit: int, began: float, patience_s: float, what: str = "ended"
+) -> Outcome:
     with suppress(AssertionError):  # that is what the outcome tells
-        until(lambda: sent <= set(project.count("ended")), patience_s, "all have ended", poll_s=0.1)
+        until(lambda: sent <= set(project.count(what)), patience_s, "all have ended", poll_s=0.1)
     took_s = time.monotonic() - began
-    ended = project.count("ended")
+    ended = project.count(what)
     return Outcome(len(sent), hit, len(sent - set(ended)), sum(1 for number in sent if ended[number] > 1), took_s)
 
 
@@ -149,8 +151,7 @@ def _every(seconds: float, fault: Callable[[], object]) -> Iterator[list[object]
 
 def killed_worker(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """Kill -9 of one of two workers that acknowledge late, 40 tasks."""
-    first, second = project.worker(), project.worker()
-    first.wait_ready(), second.wait_ready()
+    first, _ = project.workers(2)
     publish(project, 40, seconds=1.0)
     hit = _some_ended(project, 5, 40)
     began = time.monotonic()
@@ -160,8 +161,7 @@ def killed_worker(project: Project, faults: Faults, patience_s: float) -> Outcom
 
 def long_task(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """A task four times as long as the lease or the visibility timeout, with an idle worker beside it."""
-    for worker in (project.worker("-c", "1"), project.worker("-c", "1")):
-        worker.wait_ready()
+    project.workers(2, "-c", "1")
     began = time.monotonic()
     publish(project, 1, seconds=4 * LEASE_S)
     until(lambda: project.count("ended")[0], 60, "the task has ended")
@@ -183,8 +183,7 @@ def killed_server(project: Project, faults: Faults, patience_s: float) -> Outcom
 
 def cut_connections(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """Half of the connections ended every 300 ms while 300 tasks are published, claimed and acknowledged."""
-    for worker in (project.worker(), project.worker()):
-        worker.wait_ready()
+    project.workers(2)
     began = time.monotonic()
     sender = project.program(
         "for number in range(300):\n"
@@ -202,8 +201,7 @@ def cut_connections(project: Project, faults: Faults, patience_s: float) -> Outc
 
 def stopped_worker(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """SIGSTOP of one of two workers for three leases, then SIGCONT."""
-    first, second = project.worker(), project.worker()
-    first.wait_ready(), second.wait_ready()
+    first, _ = project.workers(2)
     publish(project, 60, seconds=0.5)
     hit = _some_ended(project, 5, 60)
     began = time.monotonic()
@@ -227,9 +225,7 @@ def cold_shutdown(project: Project, faults: Faults, patience_s: float) -> Outcom
 
 def eta_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """300 tasks with a countdown of 1 to 9 seconds; a worker of two is killed and replaced every 2 seconds."""
-    workers = [project.worker(), project.worker()]
-    for worker in workers:
-        worker.wait_ready()
+    workers = project.workers(2)
     began, sent_at = time.monotonic(), time.time()
     project.run("for number in range(300): work.apply_async((number,), countdown=1 + number % 9)")
     with _every(2.0, partial(_replace_one, project, workers)):
@@ -247,9 +243,7 @@ def _replace_one(project: Project, workers: list[Worker]) -> None:
 
 def chord_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
     """20 chords of 10 parts, while a worker of two is killed and replaced every 2 seconds."""
-    workers = [project.worker(), project.worker()]
-    for worker in workers:
-        worker.wait_ready()
+    workers = project.workers(2)
     began = time.monotonic()
     project.run(
         "from celery import chord\n"
@@ -258,12 +252,9 @@ def chord_storm(project: Project, faults: Faults, patience_s: float) -> Outcome:
     chords, hit = set(range(20)), 20 - len(project.count("body"))
     with _every(2.0, partial(_replace_one, project, workers)) as killed:
         until(lambda: len(killed) >= 3, 60, "workers were killed")
-    with suppress(AssertionError):  # that is what the outcome tells
-        until(lambda: chords <= set(project.count("body")), patience_s, "all bodies", poll_s=0.1)
-    bodies = project.count("body")
+    outcome = _outcome(project, chords, hit, began, patience_s, "body")
     assert all(words[2] == "285" for words in project.lines() if words[0] == "body")
-    again = sum(1 for count in bodies.values() if count > 1)
-    return Outcome(20, hit, len(chords - set(bodies)), again, time.monotonic() - began)
+    return outcome
 
 
 Scenario = Callable[[Project, Faults, float], Outcome]

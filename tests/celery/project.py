@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.celery.brokers import Broker
+from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import ROOT, children_of, kill
 
@@ -94,7 +95,7 @@ class Project:
             "PROJECT_BROKER": broker.url,
             "PROJECT_BACKEND": broker.backend,
             "PROJECT_RECORD": str(self.record),
-            "PROJECT_OPTIONS": ",".join(f"{name}={value}" for name, value in (options or {}).items()),
+            "PROJECT_OPTIONS": json.dumps(options or {}),
             "PYTHONPATH": str(ROOT),
         }
         self._stack = ExitStack()
@@ -110,6 +111,11 @@ class Project:
         worker = Worker(self, options or ("-c", "2"), environ or {})
         self._stack.callback(self._end, worker)
         return worker
+
+    def workers(self, count: int, *options: str) -> list[Worker]:
+        """Start several workers, and wait until they consume."""
+        workers = [self.worker(*options) for _ in range(count)]
+        return [worker.wait_ready() for worker in workers]
 
     @staticmethod
     def _end(worker: Worker) -> None:
@@ -147,6 +153,15 @@ class Project:
             timeout=timeout_s,
         )
 
+    def rows(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
+        """What is in the database of EMS."""
+        with (
+            connect(self.broker.url.removeprefix("ems+"), autocommit=True) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(sql, arguments)
+            return list(cursor.fetchall())
+
     # -- what ran -----------------------------------------------------------------------------------------------
 
     def lines(self) -> Iterator[list[str]]:
@@ -179,8 +194,3 @@ def publish(project: Project, count: int, *, seconds: float = 0.0, options: dict
         seconds,
         repr(options or {}),
     )
-
-
-def wait_a_moment(until_s: float) -> None:
-    """Wait until a time of day."""
-    time.sleep(max(0.0, until_s - time.time()))

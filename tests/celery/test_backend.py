@@ -44,10 +44,12 @@ def app(database: str, redis_url: str) -> Iterator[Celery]:
     def fail(*args: Any) -> None:
         raise KeyError("why", len(args))
 
+    seen = app.progress_was_seen = threading.Event()
+
     @app.task(shared=False, bind=True)
     def report(self: Any) -> str:
         self.update_state(state="PROGRESS", meta={"done": 3})
-        time.sleep(0.3)  # the state is what the test looks at
+        assert seen.wait(WAIT_S)
         return "end"
 
     @app.task(shared=False, ignore_result=True)
@@ -229,8 +231,14 @@ def test_without_its_redis_results_are_found_by_polling(backend_at: Any) -> None
 
 def test_tasks_report_their_progress_and_their_end(app: Celery, worker: Any) -> None:
     seen: list[Any] = []
+
+    def on_message(meta: Any) -> None:
+        seen.append(meta["status"])
+        if meta["status"] == "PROGRESS":
+            app.progress_was_seen.set()
+
     result = _task(app, "report").delay()
-    assert result.get(timeout=WAIT_S, on_message=lambda meta: seen.append(meta["status"])) == "end"
+    assert result.get(timeout=WAIT_S, on_message=on_message) == "end"
     assert "PROGRESS" in seen
     assert result.name.endswith("report")
 

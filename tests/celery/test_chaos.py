@@ -4,16 +4,22 @@ from collections.abc import Callable
 
 import pytest
 
+from emsworker.core.process.clock import ticks
 from tests.celery.chaos import LEASE_S, SCENARIOS, DatabaseFaults
-from tests.celery.project import Project
+from tests.celery.project import Project, publish
 from tests.support.commands import Ems
 from tests.support.waiting import until
 
 PATIENCE_S = 60.0
 PREFETCH = 8  # two processes, multiplier 4
-# How many tasks may end twice where one fault comes once: what one worker had in hand.
-AGAIN = {"killed_worker": PREFETCH, "long_task": 0, "killed_server": PREFETCH, "stopped_worker": PREFETCH}
-
+# How many tasks may end twice: what one worker had in hand when it was lost, and none where a connection was.
+AGAIN = {
+    "killed_worker": PREFETCH,
+    "long_task": 0,
+    "killed_server": PREFETCH,
+    "cut_connections": 0,
+    "stopped_worker": PREFETCH,
+}
 
 BOUNDED = ("killed_worker",)  # what CI runs of them
 
@@ -30,13 +36,34 @@ def test_nothing_is_lost(start: Callable[..., Project], faults: DatabaseFaults, 
 
 
 @pytest.mark.slow
+def test_tasks_that_run_through_an_outage_longer_than_the_lease_run_once(
+    start: Callable[..., Project], faults: DatabaseFaults
+) -> None:
+    project = start(lease_s=LEASE_S)
+    project.workers(2)
+    publish(project, 4, seconds=6 * LEASE_S)
+    until(lambda: len(project.count("began")) == 4, 60, "all run")
+    faults.server.kill()
+    began = ticks()
+    until(lambda: ticks() > began + 2 * LEASE_S, 60, "two leases are over")
+    faults.server.start()
+    project.wait_ended(4)
+    until(lambda: project.rows("SELECT * FROM ems_claim WHERE state = 'start'") == [], 60, "all are acknowledged")
+    assert project.count("began") == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.slow
 def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[..., Project]) -> None:
     project = start(lease_s=LEASE_S, delivery_limit=3)
     project.worker("-c", "1").wait_ready()
     project.run("die.delay(0)")
     ems = Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, project.folder)
-    dead = until(lambda: ems.ok("dead", "list", "--json").json, 90, "there is a dead letter", poll_s=0.5)
+    dead = until(
+        lambda: ems.ok("dead", "list", "--json").json["dead_letters"], 90, "there is a dead letter", poll_s=0.5
+    )
     assert project.count("began")[0] == 3
-    assert [one["tag"] for one in dead] == ["tests.celery.projects.tasks.die"]
+    assert [(one["task"], one["error"]) for one in dead] == [
+        ("tests.celery.projects.tasks.die", "billiard.exceptions.WorkerLostError")
+    ]
     project.run("work.delay(1)")
     project.wait_ended(1)

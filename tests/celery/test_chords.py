@@ -1,71 +1,62 @@
 """Chords whose workers are killed: the body of each is sent exactly once."""
 
+import fcntl
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
+import struct
+import termios
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import Empty
-from typing import Any
 
 import pytest
 from celery import Celery, chord
 
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
+from tests.celery.programs import Programs, take_all
 from tests.support.servers import connect
 from tests.support.waiting import until
-from tests.support.worker import ROOT
 
 WAIT_S = 240
 CHORDS, PARTS = 4, 12
 
+# A part ends when it has read a byte from the gate: so the test decides how far a worker comes, and each kill meets
+# parts that run.
 _APP = """
-import os, time
+import os
 from celery import Celery
 app = Celery("chords", broker=os.environ["STREAM"] + "?lease_s=3", backend=os.environ["STREAM"])
 app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, worker_prefetch_multiplier=2)
 
 @app.task(name="part")
 def part(number):
-    time.sleep(0.05)  # so that a kill meets some of them
+    with open("gate", "rb", buffering=0) as gate:
+        gate.read(1)
     return number
 """
 
 
 @pytest.fixture
-def workers(database: str, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    """Starts workers, each in a process group of its own."""
+def programs(database: str, tmp_path: Path) -> Iterator[Programs]:
     with Database(database).session() as session:
         migrate(session)
-    (tmp_path / "chords.py").write_text(_APP)
-    env = os.environ | {"STREAM": f"ems+{database}", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    started: list[Any] = []
-
-    def start() -> Any:
-        name = f"w{len(started)}@here"
-        command = [sys.executable, "-m", "celery", "-A", "chords", "worker", "-c", "2", "-Q", "celery", "-n", name]
-        with (tmp_path / f"{len(started)}.log").open("w") as log:
-            started.append(
-                subprocess.Popen(
-                    command, env=env, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-                )
-            )
-        return started[-1]
-
-    yield start
-    for process in started:
-        _kill(process)
+    with Programs(tmp_path, "chords", _APP, f"ems+{database}") as programs:
+        yield programs
 
 
-def _kill(process: Any) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+@pytest.fixture
+def let_pass(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """``let_pass(3)``: let parts end, until three may that have not."""
+    os.mkfifo(tmp_path / "gate")
+    gate = os.open(tmp_path / "gate", os.O_RDWR)
+
+    def let_pass(count: int) -> None:
+        (unread,) = struct.unpack("i", fcntl.ioctl(gate, termios.FIONREAD, struct.pack("i", 0)))
+        os.write(gate, b"." * (count - unread))
+
+    yield let_pass
+    os.close(gate)
 
 
 def _arrived(database: str) -> int:
@@ -78,41 +69,41 @@ def _arrived(database: str) -> int:
         connection.close()
 
 
+def _pass_until(let_pass: Callable[[int], None], database: str, count: int) -> None:
+    def passed() -> bool:
+        let_pass(1)
+        return _arrived(database) >= count
+
+    until(passed, WAIT_S, f"{count} parts have arrived")
+
+
 def _bodies(app: Celery) -> Counter[int]:
     """The bodies that were sent, by the number of their chord."""
     found: Counter[int] = Counter()
-    with app.connection_for_read() as connection, connection.SimpleQueue("bodies") as queue:
-        timeout = 30.0
-        while True:
-            try:
-                message = queue.get(timeout=timeout)
-            except Empty:
-                return found
-            message.ack()
-            (parts, number), _, _ = message.payload
-            assert sorted(parts) == list(range(PARTS))
-            found[number] += 1
-            timeout = 5.0
+    for (parts, number), _, _ in take_all(app, "bodies"):
+        assert sorted(parts) == list(range(PARTS))
+        found[number] += 1
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.chaos
-def test_the_body_is_sent_once_whatever_is_killed(workers: Callable[[], Any], database: str) -> None:
+def test_the_body_is_sent_once_whatever_is_killed(
+    programs: Programs, let_pass: Callable[[int], None], database: str
+) -> None:
     app = Celery("chords", broker=f"ems+{database}", backend=f"ems+{database}", set_as_current=False)
     part, body = app.signature("part"), app.signature("body", queue="bodies")
     for number in range(CHORDS):
         chord([part.clone((one,)) for one in range(PARTS)], app=app)(body.clone((number,)))
     dice = random.Random(16)
-    for _ in range(3):
-        process, arrived = workers(), _arrived(database)
-        until(lambda arrived=arrived: _arrived(database) > arrived, WAIT_S, "parts arrive")  # type: ignore[misc]
-        time.sleep(dice.random())  # the moment of the kill is what the test varies
-        _kill(process)
-        if _arrived(database) == CHORDS * PARTS:
-            break
-    last = workers()
-    until(lambda: _arrived(database) == CHORDS * PARTS, WAIT_S, "all parts arrive")
-    _kill(last)
+    # The last kills come while few parts are left, and so meet the ends of chords.
+    for left in (36, 20, 8, 3):
+        worker = programs.start("worker", "-c", "2", "-Q", "celery", "-n", "w{number}@here")
+        _pass_until(let_pass, database, CHORDS * PARTS - left)
+        let_pass(dice.randint(1, 3))
+        programs.kill(worker)
+    programs.start("worker", "-c", "2", "-Q", "celery", "-n", "last@here")
+    _pass_until(let_pass, database, CHORDS * PARTS)
     assert _bodies(app) == dict.fromkeys(range(CHORDS), 1)
     app.backend._storage.close()
     app.close()

@@ -7,7 +7,6 @@ import textwrap
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from queue import Empty
 from typing import Any
 
 import pymysql
@@ -19,11 +18,9 @@ from sqlalchemy.orm import Session
 from emsworker.integrations.celery import in_transaction
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
+from tests.celery.programs import take_all
 from tests.support.servers import connect
 from tests.support.worker import ROOT
-
-WAIT_S = 20
-QUIET_S = 1.0
 
 
 @pytest.fixture
@@ -51,18 +48,8 @@ def _orders(database: str) -> list[int]:
 
 
 def _received(app: Celery) -> list[int]:
-    """The arguments of the tasks in the queue, once no more come."""
-    found = []
-    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
-        timeout = WAIT_S
-        while True:
-            try:
-                message = queue.get(timeout=timeout)
-            except Empty:
-                return found
-            message.ack()
-            found.append(message.payload[0][0])
-            timeout = QUIET_S
+    """The arguments of the tasks in the queue."""
+    return [arguments[0] for arguments, _, _ in take_all(app, "celery")]
 
 
 @contextmanager

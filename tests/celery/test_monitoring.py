@@ -5,15 +5,16 @@ import secrets
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emsworker.core.process.clock import ticks
 from emsworker.local.ports import free_port
-from tests.celery.project import APP, Project
+from tests.celery.project import APP, Project, Worker
 from tests.support.commands import Ems
 from tests.support.waiting import until
 from tests.support.worker import ROOT
@@ -27,32 +28,34 @@ def ems(project: Project, tmp_path: Path) -> Ems:
     return Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, tmp_path)
 
 
-def _inspect(project: Project, *arguments: str) -> dict[str, Any]:
-    done = project.celery("inspect", *arguments, "--json", "--timeout", "5")
+def _inspect(project: Project, *arguments: str, of: Iterable[Worker] = ()) -> dict[str, Any]:
+    """Ask workers, and wait until all have answered; without names, for all that answer within five seconds."""
+    names = ("-d", ",".join(worker.name for worker in of)) if of else ()
+    done = project.celery("inspect", *names, *arguments, "--json", "--timeout", "5")
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
 
 def test_inspect_and_control_reach_every_worker(project: Project) -> None:
     alone = ("-c", "1", "--prefetch-multiplier", "1")  # neither takes the other's task beside its own
-    workers = [project.worker(*alone).wait_ready() for _ in range(2)]
+    workers = project.workers(2, *alone)
     names = {worker.name for worker in workers}
     assert {name: answer["ok"] for name, answer in _inspect(project, "ping").items()} == dict.fromkeys(names, "pong")
 
     project.run("for number in range(2): work.apply_async((number, 900))")
     until(lambda: project.count("began").keys() == {0, 1}, 30, "both work")
-    active = _inspect(project, "active")
+    active = _inspect(project, "active", of=workers)
     assert sorted(one["args"][0] for tasks in active.values() for one in tasks) == [0, 1], active
     assert {one["name"] for tasks in active.values() for one in tasks} == {f"{TASKS}.work"}
-    queues = _inspect(project, "active_queues")
+    queues = _inspect(project, "active_queues", of=workers)
     assert {name: [queue["name"] for queue in found] for name, found in queues.items()} == {
         name: ["celery"] for name in names
     }
-    assert set(_inspect(project, "stats")) == names
+    assert set(_inspect(project, "stats", of=workers)) == names
 
     running = [one["id"] for tasks in active.values() for one in tasks]
     project.run("app.control.revoke(sys.argv[1:], terminate=True, signal='SIGKILL')", *running)
-    until(lambda: not any(_inspect(project, "active").values()), 60, "both have ended")
+    until(lambda: not any(_inspect(project, "active", of=workers).values()), 60, "both have ended")
 
     project.run("app.control.shutdown()")
     for worker in workers:
@@ -63,7 +66,7 @@ def test_inspect_and_control_reach_every_worker(project: Project) -> None:
 def test_scheduled_tells_of_tasks_in_hand(project: Project) -> None:
     worker = project.worker("-c", "1").wait_ready()
     project.run("work.apply_async((3,), countdown=4)")
-    found = until(lambda: _inspect(project, "scheduled")[worker.name], 4, "it is in hand")
+    found = until(lambda: _inspect(project, "scheduled", of=[worker])[worker.name], 4, "it is in hand")
     assert found[0]["request"]["args"] == [3]
     project.wait_ended(1, timeout_s=30)
 
@@ -165,6 +168,31 @@ def test_the_commands_of_ems_show_queues_of_celery(project: Project, ems: Ems) -
         return all(one["lag"] == 0 for one in groups if one["topic"] == queue and one["group"] == "celery")
 
     until(done, 30, "the queue is empty for EMS, too")
+
+
+@pytest.mark.slow
+def test_each_worker_more_costs_as_many_rows_as_the_one_before(project: Project) -> None:
+    """What workers write while nothing happens: heartbeats, which all others hear."""
+    options = ("-P", "solo", "--heartbeat-interval", "1")
+
+    def sent() -> int:
+        """The number of messages of all topics, also of those that are deleted by now."""
+        ((count,),) = project.rows(
+            "SELECT SUM(o) FROM (SELECT MAX(`offset`) AS o FROM ems_message GROUP BY topic_id, `partition`) x"
+        )
+        return int(count or 0)
+
+    def a_second() -> float:
+        before, began = sent(), ticks()
+        until(lambda: ticks() > began + 8, 60, "a while is over")
+        return (sent() - before) / (ticks() - began)
+
+    project.workers(2, *options)
+    two = a_second()
+    project.workers(4, *options)
+    six = a_second()
+    print(f"rows a second: {two:.2f} of two workers, {six:.2f} of six")
+    assert 2.2 * two <= six <= 3.8 * two, (two, six)
 
 
 @pytest.mark.slow

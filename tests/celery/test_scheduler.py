@@ -1,16 +1,13 @@
 """The scheduler of `celery beat` on a stream: several run, one leads, each slot is published once."""
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import pytest
@@ -24,9 +21,9 @@ from emsworker.integrations.celery import scheduler as module
 from emsworker.store.celery import schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
+from tests.celery.programs import Programs, take_all
 from tests.support.servers import connect
 from tests.support.waiting import until
-from tests.support.worker import ROOT
 
 WAIT_S = 60
 
@@ -60,10 +57,15 @@ def _sent(redis_url: str) -> int:
         return int(client.llen("celery"))
 
 
-def _ticks(schedulers: list[Scheduler], seconds: float) -> None:
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at:
-        time.sleep(max(0.0, min([0.05, *(one.tick() for one in schedulers)])))
+def _ticks(schedulers: list[Scheduler], look: Callable[[], object], what: str) -> None:
+    """Let schedulers work, as `celery beat` does, until something is true."""
+
+    def ticked() -> object:
+        for one in schedulers:
+            one.tick()
+        return look()
+
+    until(ticked, WAIT_S, what)
 
 
 def _runs(stream_url: str) -> dict[str, int]:
@@ -74,9 +76,9 @@ def _runs(stream_url: str) -> dict[str, int]:
 def test_one_of_several_leads_and_each_slot_is_sent_once(make: Any, stream_url: str, redis_url: str) -> None:
     began = time.monotonic()
     schedulers = [make(fast=schedule(timedelta(seconds=0.5))) for _ in range(3)]
-    _ticks(schedulers, 4)
+    _ticks(schedulers, lambda: _runs(stream_url)["fast"] >= 4, "four slots")
     assert [one._leads for one in schedulers] == [True, False, False]
-    assert 3 <= _runs(stream_url)["fast"] <= (time.monotonic() - began) / 0.5
+    assert _runs(stream_url)["fast"] <= (time.monotonic() - began) / 0.5
     assert _sent(redis_url) == _runs(stream_url)["fast"]
 
 
@@ -88,19 +90,18 @@ def test_a_leader_that_goes_on_after_it_was_replaced_sends_nothing_twice(
     monkeypatch.setattr(module, "_LEASE_S", 0.3)
     old.tick()
     old._next_claim = time.monotonic() + 1e6  # as if it had been stopped with the lease in its hand
-    time.sleep(0.5)
-    new.tick()
-    assert (old._leads, new._leads) == (True, True)
-    _ticks([old, new], 4)
+    _ticks([new], lambda: new._leads, "its lease is over")
+    assert old._leads
+    runs = _runs(stream_url)["fast"]
+    _ticks([old, new], lambda: _runs(stream_url)["fast"] >= runs + 4, "four slots")
     assert _sent(redis_url) == _runs(stream_url)["fast"] <= (time.monotonic() - began) / 0.5
     assert sorted([old._leads, new._leads]) == [False, True]
 
 
 def test_a_closed_leader_is_followed_at_once_where_it_stopped(make: Any, stream_url: str) -> None:
     first = make(daily=crontab(minute="0", hour="4"), fast=schedule(timedelta(seconds=0.3)))
-    _ticks([first], 1.5)
+    _ticks([first], lambda: _runs(stream_url)["fast"] >= 2, "two slots")
     runs = _runs(stream_url)["fast"]
-    assert runs >= 2
     first.close()
     second = make(daily=crontab(minute="0", hour="4"), fast=schedule(timedelta(seconds=0.3)))
     second.tick()
@@ -114,17 +115,16 @@ def test_entries_follow_the_code(make: Any, stream_url: str) -> None:
     first.tick()
     first.close()
     second = make(b=schedule(0.2), c=schedule(3600))
-    _ticks([second], 1)
+    _ticks([second], lambda: _runs(stream_url)["b"] >= 2, "two slots")
     assert set(_runs(stream_url)) == {"b", "c", "celery.backend_cleanup"}
-    assert _runs(stream_url)["b"] >= 2
 
 
 def test_an_entry_that_cannot_be_sent_stops_no_other(make: Any, stream_url: str, redis_url: str) -> None:
     one = make(good=schedule(0.4), bad=schedule(0.4))
     one.schedule["bad"].args = (object(),)
-    _ticks([one], 2)
-    assert _sent(redis_url) == _runs(stream_url)["good"] >= 3
-    assert _runs(stream_url)["bad"] >= 3  # each failed, and was left out
+    each = ("good", "bad")  # a slot of the second one fails, and is left out
+    _ticks([one], lambda: min(_runs(stream_url)[name] for name in each) >= 3, "three slots of each")
+    assert _sent(redis_url) == _runs(stream_url)["good"]
 
 
 def test_it_needs_a_stream(redis_url: str) -> None:
@@ -148,38 +148,14 @@ app.conf.beat_schedule = {
 @pytest.fixture
 def beats(stream_url: str, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Starts processes of `celery beat`."""
-    (tmp_path / "beaten.py").write_text(_APP)
-    processes = []
-    env = os.environ | {"STREAM": stream_url, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-
-    def start(*options: str) -> Any:
-        number = len(processes)
-        pidfile = ("--pidfile", str(tmp_path / f"{number}.pid"))
-        command = [sys.executable, "-m", "celery", "-A", "beaten", "beat", "-l", "INFO", *pidfile, *options]
-        with (tmp_path / f"{number}.log").open("w") as log:
-            processes.append(subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT))
-        return processes[-1]
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.wait()
+    with Programs(tmp_path, "beaten", _APP, stream_url) as programs:
+        yield partial(programs.start, "beat", "-l", "INFO", "--pidfile", "{number}.pid")
 
 
 def _received(stream_url: str) -> Counter[str]:
     """The entries whose tasks are in the queue, with how many times."""
-    found: Counter[str] = Counter()
     app = Celery("reader", broker=stream_url, set_as_current=False)
-    with app.connection_for_read() as connection, connection.SimpleQueue("celery") as queue:
-        timeout = 20.0
-        while True:
-            try:
-                message = queue.get(timeout=timeout)
-            except Empty:
-                return found
-            message.ack()
-            found[f"entry {message.payload[0][0]}"] += 1
-            timeout = 2.0
+    return Counter(f"entry {arguments[0]}" for arguments, _, _ in take_all(app, "celery"))
 
 
 def _published(stream_url: str) -> int:
@@ -192,22 +168,25 @@ def _published(stream_url: str) -> int:
         connection.close()
 
 
+def _until_run(stream_url: str, more: int) -> None:
+    """Wait until entries have run so many times more."""
+    runs = sum(_runs(stream_url).values())
+    until(lambda: sum(_runs(stream_url).values()) >= runs + more, WAIT_S, f"{more} more runs")
+
+
 @pytest.mark.slow
 @pytest.mark.chaos
-def test_leaders_that_are_killed_at_random_lose_and_repeat_nothing(
-    beats: Callable[..., Any], stream_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaders_that_are_killed_at_random_lose_and_repeat_nothing(beats: Callable[..., Any], stream_url: str) -> None:
     running = [beats("-S", "ems") for _ in range(2)]
     until(lambda: sum(_runs(stream_url).values()) >= 4, WAIT_S, "the first entries have run")
     dice = random.Random(16)
     for _ in range(4):
-        time.sleep(dice.uniform(0.5, 2.5))  # the moment of the kill is what the test varies
-        runs = sum(_runs(stream_url).values())
+        _until_run(stream_url, dice.randint(1, 12))  # so that the kill comes at another place of the schedule each time
         for process in running:
             process.send_signal(signal.SIGKILL)
             process.wait()
         running = [beats("-S", "ems") for _ in range(2)]
-        until(lambda runs=runs: sum(_runs(stream_url).values()) > runs, WAIT_S, "another one leads")  # type: ignore[misc]
+    _until_run(stream_url, 1)
     for process in running:
         process.send_signal(signal.SIGTERM)
         process.wait(30)

@@ -380,6 +380,14 @@ def test_an_unreachable_server_is_told_at_once(broker: Broker) -> None:
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.parametrize("options", [{"delivery_limit": 2.5}, {"lease": 5}])
+def test_a_wrong_option_ends_a_program_at_once(broker: Broker, options: dict[str, Any]) -> None:
+    connection = kombu.Connection(broker.url, transport_options=options)
+    with pytest.raises(ValueError, match=next(iter(options))) as refused:
+        connection.ensure_connection(lambda error, pause: pytest.fail(f"tried again after {error!r}"))
+    assert not isinstance(refused.value, connection.connection_errors + connection.channel_errors)
+
+
 def test_a_forked_child_leaves_its_parents_messages_alone(program: Callable[..., Program]) -> None:
     sender, reader = program(), program()
     for number in range(3):

@@ -1,5 +1,8 @@
 """URLs of a stream as kombu and Celery hand them over, and the options in them."""
 
+import subprocess
+import sys
+
 import kombu
 import pytest
 
@@ -63,3 +66,14 @@ def test_all_wrong_options_are_named() -> None:
     assert [one.name for one in refused.value.problems] == ["beats", "lease", "delivery_limit"]
     with pytest.raises(ConfigError, match="lease_s"):
         StreamOptions(lease_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["import kombu.serialization", "from kombu import Queue", "import emsworker.integrations.celery.registration"],
+)
+def test_kombu_alone_finds_the_transport(imports: str) -> None:
+    """It has no entry point for transports; what it loads for its serializers, or the program itself, registers ours."""
+    text = f"{imports}\nfrom kombu import Connection\nprint(Connection('ems+mysql://db/shop').transport.driver_type)"
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "ems\n"), ran.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.core.errors import MessageTooLarge
+from emsworker.core.errors import MessageTooLarge, StoreUnavailable
 from emsworker.integrations.celery.storage import Writer
 from emsworker.store.celery import results
 from emsworker.store.celery.results import StoredValue
@@ -30,6 +30,7 @@ class Store:
         self.batches: list[list[bytes]] = []
         self.passes = threading.Semaphore(0)
         self.refused: set[bytes] = set()
+        self.is_down = False
         self.stored: list[bytes] = []
         monkeypatch.setattr(results, "put", self._put)
         self.writer = Writer(lambda work: work(None), self.stored.extend)  # type: ignore[arg-type]
@@ -40,6 +41,8 @@ class Store:
         assert self.passes.acquire(timeout=10)
         if self.refused & set(keys):
             raise MessageTooLarge("too large")
+        if self.is_down:
+            raise StoreUnavailable("not reached for 30 s")
 
     def put(self, key: bytes) -> "Put":
         return Put(lambda: self.writer.put(StoredValue(key, b"", False, None)))
@@ -104,6 +107,22 @@ def test_a_result_that_is_refused_fails_its_own_thread_only(store: Store) -> Non
     assert sorted(store.stored) == [b"0", b"a", b"c"]
 
 
+def test_threads_are_told_together_that_the_server_is_away(store: Store) -> None:
+    first = store.put(b"0")
+    until(lambda: store.batches, 10, "the first write begins")
+    others = [store.put(b"%d" % number) for number in range(1, 9)]
+    _waiting(store, 8)
+    store.passes.release()
+    first.join(10)
+    store.is_down = True
+    store.passes.release()
+    for one in others:
+        one.join(10)
+    assert {type(one.error) for one in others} == {StoreUnavailable}
+    assert len(store.batches) == 2  # each of them would have waited for as long again
+    assert store.stored == [b"0"]
+
+
 def test_an_interrupted_thread_leaves_the_results_of_others_to_them(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +161,8 @@ app = Celery("greenlets", broker="memory://", backend=sys.argv[1])
 def task(number):
     app.backend.store_result(f"id {number}", number, states.SUCCESS)
 waiting = [gevent.spawn(lambda n=n: app.AsyncResult(f"id {n}").get(timeout=30)) for n in range(200)]
-gevent.sleep(0.2)
+while len(app.backend.poller._waiters) < 200:
+    gevent.sleep(0.01)
 gevent.joinall([gevent.spawn(task, number) for number in range(200)])
 gevent.joinall(waiting, timeout=40)
 assert [one.value for one in waiting] == list(range(200)), [one.exception for one in waiting if one.exception]

@@ -86,8 +86,9 @@ def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, every
     """Celery's integration tests: all, or what CI runs."""
     named = any(one.startswith("t/") for one in arguments)
     chosen = arguments if named else (*arguments, *(("t/integration",) if everything else BOUNDED))
-    several = ("-n", str(processes), "--dist", "loadfile") if processes > 1 else ()
-    options = [*_PLUGIN, "-p", "no:pytest_celery", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
+    # Each process has servers of its own, and a worker; most tests wait.
+    several = ("-n", str(processes), "--dist", "load") if processes > 1 else ()
+    options = [*_PLUGIN, "-p", "celery.contrib.pytest", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
     return _pytest("Celery's suite", unpacked(CELERY), broker, [*options, *chosen])
 
 
@@ -130,6 +131,8 @@ def main() -> int:
     """Run the parts, one after the other; 1 if one of them failed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # by default the servers would be left behind
     chosen = _arguments()
+    if chosen.long:
+        os.environ["EMS_TEST_LONG"] = "1"
     parts = {
         "kombu": lambda: kombu_bases(chosen.on, chosen.arguments),
         "celery": lambda: celery_suite(chosen.on, chosen.processes, chosen.arguments, everything=chosen.long),

@@ -7,12 +7,15 @@ broker is. ``SUITE_BROKER`` is ``ems``, ``redis``, or ``results``: messages in R
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
+from typing import SupportsIndex
 
 import pytest
 
@@ -34,9 +37,11 @@ class StoresLikeRedis(str):
     __slots__ = ()
     as_redis = True
 
-    def startswith(self, prefix: str | tuple[str, ...], *span: int) -> bool:  # type: ignore[override]
+    def startswith(
+        self, prefix: str | tuple[str, ...], start: SupportsIndex | None = None, end: SupportsIndex | None = None, /
+    ) -> bool:
         """Answer as the address of a Redis would, too."""
-        return super().startswith(prefix, *span) or (self.as_redis and "redis://".startswith(prefix))
+        return super().startswith(prefix, start, end) or (self.as_redis and "redis://".startswith(prefix))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,12 +76,11 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Let tests run that are skipped unless results are kept as in Redis."""
-    import sys
-
+    """Let kombu find the transport, and tests run that are skipped unless results are kept as in Redis."""
+    import_module("emsworker.integrations.celery.registration")  # its tests connect before it looks for plugins
     conftest = sys.modules.get("t.integration.conftest")
     if conftest is not None and ON != "redis":
-        conftest.TEST_BACKEND = StoresLikeRedis(conftest.TEST_BACKEND)  # type: ignore[attr-defined]
+        vars(conftest)["TEST_BACKEND"] = StoresLikeRedis(vars(conftest)["TEST_BACKEND"])
 
 
 class Exceptions:
@@ -113,8 +117,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let tests that are named as skipped see what the backend really is."""
+    """Let tests that are named as skipped see what the backend really is, and every test wait for results.
+
+    A worker that a test runs in its own process leaves it forbidden to wait for results, as within a task. The suite's
+    own processes meet that by the order of its files, whatever the broker; here tests are spread over processes.
+    """
     StoresLikeRedis.as_redis = _exceptions.skipping(_name(item.nodeid)) is None
+    if (state := sys.modules.get("celery._state")) is not None:
+        state._set_task_join_will_block(False)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

@@ -1,22 +1,25 @@
 """Settling in any order, while packets are lost and the consumer dies: nothing is lost, and what was acked stays done.
 
 A model follows each message of a topic. What was settled and written down is never delivered again; what was settled
-since the last write may be, but only after a crash; everything else is delivered until it is settled.
+since the last write may be, but only after a crash, or after an outage in which others took it; everything else is
+delivered until it is settled. An outage that is longer than the lease changes nothing if nobody else was faster.
 """
 
 import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 import pytest
 
-from emsworker import Ems, Message, PullConsumer, StoreUnavailable
+from emsworker import Ems, FenceLost, Message, PullConsumer, StoreUnavailable
 from emsworker.core.model import Order
 from tests.support.proxy import Cut, Proxy, proxied
 from tests.support.streams import Stream
+from tests.support.waiting import until
 from verification.property.settings import LONG_S, rounds
 
 _MESSAGES, _STEPS, _SEEDS = 60, 100, 3
@@ -64,7 +67,7 @@ class Follower:
         self._topic, self._states = f"t-{order.value}-{seed}", dict[int, State]()
         self._lanes: dict[int, object] = {}
         self._held: list[Message] = []
-        self.crashes = 0
+        self.crashes = self.outages = 0
         self.delivered = Counter[int]()
         self._consumer = self._open()
 
@@ -95,7 +98,9 @@ class Follower:
             self._crash()
         elif roll < 0.51:
             self._close()
-        elif roll < 0.56:
+        elif roll < 0.54:
+            self._outage(recovered=self._random.random() < 0.5)
+        elif roll < 0.59:
             self._flush()
         else:
             self._settle()
@@ -155,6 +160,20 @@ class Follower:
         self._become(State.SETTLED, State.MAYBE)
         self._give_up_held()
         self._consumer = self._open()
+
+    def _outage(self, *, recovered: bool) -> None:
+        """Let the lease run out, as if the server had been away; perhaps another one recovers before it comes back."""
+        self.outages += 1
+        self._stream.rows("UPDATE ems_client SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1000 MICROSECOND")
+        if recovered:
+            self._stream.recover()
+        gaps = self._consumer._lease.gaps
+        until(lambda: self._consumer._lease.renew() or self._consumer._lease.gaps > gaps, 10, "the lease is taken up")
+        if recovered:
+            with suppress(FenceLost):  # of what was settled, and not written down
+                self._consumer.flush()
+            self._become(State.SETTLED, State.MAYBE)
+            self._give_up_held()
 
     def _become(self, before: State, after: State) -> None:
         self._states |= {number: after for number, state in self._states.items() if state is before}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from celery import states
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 _SWEEP = 1000
 
 
-class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignore[misc]
+class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
     """Results, groups and chords in MySQL.
 
     Args:
@@ -138,7 +139,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignor
     def cleanup(self) -> None:
         """Delete what has expired; ``celery.backend_cleanup`` calls it once a day."""
         for sweep in (results.sweep, chords.sweep):
-            while self._storage.call(lambda session, sweep=sweep: sweep(session, _SWEEP)) == _SWEEP:  # type: ignore[misc]
+            while self._storage.call(partial(sweep, limit=_SWEEP)) == _SWEEP:
                 pass
 
     # -- chords --------------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignor
         callback = maybe_signature(request.chord, app=self.app)
         try:
             values = self._values(request.group, bodies)
-        except ChordError as error:
+        except ChordError as error:  # it becomes the result of the body
             log.exception("chord %s failed", request.group)
             self.chord_error_from_stack(callback, error)
             return
@@ -215,6 +216,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):  # type: ignor
         except Exception as error:
             if lost(error):
                 raise  # with the transaction, which is run again
+            # Nobody waits for this call but the worker: the error becomes the result of the body.
             log.exception("the body of chord %s could not be sent", request.group)
             self.chord_error_from_stack(callback, _chord_error(f"Callback error: {error!r}", error))
 

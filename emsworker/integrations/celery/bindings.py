@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from emsworker.broker.mysql import MysqlBroker
@@ -170,7 +170,7 @@ class Bindings:
     def delete_unused(self) -> None:
         """Delete the queues that have expired, those of other programs too; of several callers, one deletes each."""
         for queue in self._call(routing.list_unused):
-            if self._call(lambda s, name=queue.name: routing.delete_queue(s, name, unused=True)):  # type: ignore[misc]
+            if self._call(partial(routing.delete_queue, name=queue.name, unused=True)):
                 log.info("queue %s was not used for %g s, and is deleted", queue.name, queue.expires_s)
                 self._delete_topic(queue.topic)
                 self._queues.forget(queue.name)

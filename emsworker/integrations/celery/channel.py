@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from emsworker.consume.pull import PullConsumer
 from emsworker.core.errors import EmsError, TopicDeleted
 from emsworker.core.model import Message as StreamMessage
 from emsworker.core.process import forks
-from emsworker.integrations.celery.error_in_hand import error_in_hand
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
 from emsworker.integrations.celery.inbox import Delivery, Inbox
@@ -71,6 +71,7 @@ class _Unacked:
 
     source: StreamMessage | LocalQueue
     envelope: Envelope
+    error: BaseException | None = None  # for which it will be rejected
 
 
 class QueueChannel(StdChannel):
@@ -464,10 +465,17 @@ class QueueChannel(StdChannel):
         if isinstance(unacked.source, LocalQueue):
             if requeue:
                 unacked.source.put_back(unacked.envelope, redelivered=True)
-        elif requeue:
-            self._consumer().nack(unacked.source, delay=0, error=error_in_hand() or "requeued by its consumer")
+            return
+        error = unacked.error or sys.exc_info()[1]
+        if requeue:
+            self._consumer().nack(unacked.source, delay=0, error=error or "requeued by its consumer")
         else:
-            self._consumer().nack(unacked.source, dead=True, error=error_in_hand() or "rejected by its consumer")
+            self._consumer().nack(unacked.source, dead=True, error=error or "rejected by its consumer")
+
+    def note_error(self, delivery_tag: int, error: BaseException) -> None:
+        """Note why a message will be rejected; by default it is the error that is being handled then."""
+        if (unacked := self._unacked.get(delivery_tag)) is not None:
+            unacked.error = error
 
     def basic_recover(self, requeue: bool = False) -> None:
         """Return all messages that were delivered and not settled to their queues."""

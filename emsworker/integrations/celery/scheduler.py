@@ -35,7 +35,7 @@ _RENEWALS = 3  # within a lease
 _PAUSE_S = 1.0  # after a failure that may pass
 
 
-class Scheduler(beat.Scheduler):  # type: ignore[misc]
+class Scheduler(beat.Scheduler):
     """Celery's scheduler, with the last runs in the database of the stream: the broker's, or else the result backend's.
 
     Schedulers of applications with the same name (``Celery("name")``) take turns.
@@ -143,7 +143,8 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc]
             self._leads, self._next_claim = False, 0.0
 
     def _aware(self, time: datetime) -> datetime:
-        return maybe_make_aware(time, self.app.timezone)  # type: ignore[no-any-return]
+        aware: datetime = maybe_make_aware(time, self.app.timezone)
+        return aware
 
     def close(self) -> None:
         """Let another scheduler lead at once."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.process import forks
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
@@ -173,7 +173,7 @@ def _publish(session: Session, work: Callable[[Session], T], joins: bool) -> T:
         packet.commit_lent()
         packet.send()
     except BaseException as error:
-        with contextlib.suppress(ConnectionLost):
+        with contextlib.suppress(ConnectionLost):  # then the server rolls back; the caller is told of `error`
             session.rollback()
         if (meaning := lost(error)) is not None:
             raise meaning from error
@@ -254,11 +254,12 @@ class Writer:
         entries = [one.entry for one in batch]
         try:
             self._call(lambda session: results.put(session, entries))
-        except Exception as error:
-            if not isinstance(error, _CLEAN) or len(batch) == 1:
-                raise
-            for one in batch:  # one of them is to blame
+        except MessageTooLarge:
+            for one in batch:  # one of them is to blame, and the others are stored
                 self._write_alone(one)
+        except _CLEAN as error:
+            for one in batch:  # told at once: each of them alone would wait for the server as long again
+                one.error = error
         for one in batch:
             one.is_done = True
         self._stored([one.entry.key for one in batch if one.error is None])
@@ -267,7 +268,7 @@ class Writer:
         try:
             self._call(lambda session: results.put(session, [turn.entry]))
         except _CLEAN as error:
-            turn.error = error
+            turn.error = error  # raised in the thread that waits for it
         turn.is_done = True
 
     def _end(self, turn: _Turn) -> None:

@@ -16,6 +16,7 @@ from emsworker import __version__
 from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.channel import QueueChannel
+from emsworker.integrations.celery.failures import note_failures
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
@@ -132,6 +133,7 @@ class Transport(base.Transport):
             if (loaded := sys.modules.get(module)) is not None:
                 step = getattr(loaded, name)
                 step.compatible_transports = {*step.compatible_transports, self.driver_type}
+        note_failures()
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
@@ -154,13 +156,16 @@ class Transport(base.Transport):
         """Connect.
 
         Raises:
-            ConfigError: the URL or an option is wrong.
+            ValueError: the URL or an option is wrong. It is no error of a channel: after those, Celery tries again for
+                ever.
             ConnectionLost: the server cannot be reached.
         """
         try:
             return Link(self, self.client)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
         except ValueError as error:
-            raise ConfigError([Problem("broker_url", self.as_uri(""), str(error))]) from error
+            raise ValueError(str(ConfigError([Problem("broker_url", self.as_uri(""), str(error))]))) from error
 
     def verify_connection(self, connection: Link) -> bool:
         """Return whether a connection can be used."""

@@ -10,7 +10,7 @@ from celery.backends.asynchronous import BaseResultConsumer
 from emsworker.integrations.celery.poller import Waiter
 
 
-class ResultConsumer(BaseResultConsumer):  # type: ignore[misc]
+class ResultConsumer(BaseResultConsumer):
     """Waits for the results that one thread, or greenlet, wants; see :class:`ResultPoller`."""
 
     def __init__(self, *args: Any) -> None:

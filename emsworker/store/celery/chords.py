@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from emsworker.store.celery.results import StoredValue, add_entries, check_size
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
@@ -137,4 +138,4 @@ def sweep(session: Session, limit: int) -> int:
             session.execute(_SQL.delete_parts, {"key": key})
         return deleted
 
-    return sum(session.transaction(lambda session, key=key: work(session, key)) for key in keys)  # type: ignore[misc]
+    return sum(session.transaction(partial(work, key=key)) for key in keys)

@@ -53,6 +53,22 @@ def renew(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
     return session.change(_SQL.renew_clients, args) == len(client_ids)
 
 
+def revive(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
+    """Renew leases that have expired; return False, and delete the clients, if one of them is no longer there.
+
+    While a client has its row, recovery has not ended; but it may have taken claims of it.
+    """
+    args = {"client_ids": sorted(client_ids), "lease_s": lease_s}
+
+    def work(session: Session) -> bool:
+        if session.execute(_SQL.revive_clients, args).affected == len(client_ids):
+            return True
+        session.execute(_SQL.delete_clients, args)
+        return False
+
+    return session.transaction(work)
+
+
 def delete_process(session: Session, process_id: str) -> int:
     """Delete the clients of a process that is dead or about to die, so that recovery finds their claims at once."""
     return session.change(_SQL.delete_process, {"process_id": process_id})

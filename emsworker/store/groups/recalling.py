@@ -1,4 +1,4 @@
-"""Recalling of a claim that its own client does not know, because the answer to the packet that took it was lost."""
+"""A client and its claims after an outage: which it still has, and one that it does not know that it has taken."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from emsworker.store.groups.claims import Claimant
 from emsworker.store.groups.progress import Flush, give_back
 
 _SQL = Statements(__name__)
+
+
+def list_own(session: Session, client_id: str) -> set[int]:
+    """Return the fencing tokens of the claims that a client has in hand."""
+    return {int(claim_id) for (claim_id,) in session.rows(_SQL.list_own, {"client_id": client_id})}
 
 
 def recall(session: Session, claimant: Claimant) -> bool:

@@ -1,5 +1,6 @@
 """A Celery project as people write them: it knows nothing of its broker but the address."""
 
+import json
 import os
 import signal
 import time
@@ -16,10 +17,7 @@ app.conf.update(
     worker_prefetch_multiplier=4,
     worker_hijack_root_logger=False,
 )
-if options := os.environ.get("PROJECT_OPTIONS"):
-    app.conf.broker_transport_options = dict(
-        (name, float(value)) for name, value in (one.split("=") for one in options.split(","))
-    )
+app.conf.broker_transport_options = json.loads(os.environ.get("PROJECT_OPTIONS", "{}"))
 
 
 def note(*words: object) -> None:
@@ -32,11 +30,16 @@ def note(*words: object) -> None:
         os.close(descriptor)
 
 
+def take(seconds: float) -> None:
+    """Spend the run time of a task: it is what a scenario loads its workers with, and nothing waits by it."""
+    time.sleep(seconds)
+
+
 @app.task(ignore_result=True)
 def work(number: int, seconds: float = 0.0) -> None:
     """Take a while."""
     note("began", number, time.time())
-    time.sleep(seconds)
+    take(seconds)
     note("ended", number, time.time())
 
 
@@ -47,10 +50,19 @@ def die(self: object, number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.task(ignore_result=True, acks_on_failure_or_timeout=False)
+def bill(number: int) -> None:
+    """Fail, and so be rejected, while there is no rate."""
+    rate = Path(os.environ["PROJECT_RECORD"]).with_name("rate")
+    if not rate.exists():
+        raise LookupError(f"no rate for order {number}")
+    note("ended", number, time.time())
+
+
 @app.task
 def square(number: int) -> int:
     """A part of a chord."""
-    time.sleep(0.2)
+    take(0.2)
     return number * number
 
 

@@ -1,0 +1,93 @@
+"""What an operator of EMS sees of a Celery project: names of tasks, errors, queues; and dead letters that run again."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+from starlette.testclient import TestClient
+
+from emsworker.web import Visitor, ems_web
+from tests.celery.project import Project
+from tests.support.commands import Ems
+from tests.support.waiting import until
+
+BILL = "tests.celery.projects.tasks.bill"
+QUEUE = "amqp:celery"
+
+
+@pytest.fixture
+def ems(project: Project, tmp_path: Path) -> Ems:
+    """The ``ems`` command on the project's stream."""
+    return Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, tmp_path)
+
+
+@pytest.fixture
+def dashboard(project: Project) -> Iterator[TestClient]:
+    """The dashboard, for an operator."""
+    url = project.broker.url.removeprefix("ems+")
+    app = ems_web(url, access=lambda request: Visitor("ann", "operator"), operator_url=url)
+    client = TestClient(app, "http://localhost", headers={"sec-fetch-site": "same-origin"}, follow_redirects=False)
+    yield client
+    client.close()
+
+
+def _words(page: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", page)).split())
+
+
+def _group(ems: Ems) -> dict[str, Any]:
+    (found,) = (one for one in ems.ok("groups", "list", "--json").json if one["topic"] == QUEUE)
+    return found
+
+
+def test_a_task_that_fails_is_found_by_name_and_error_and_runs_again(
+    project: Project, ems: Ems, dashboard: TestClient, tmp_path: Path
+) -> None:
+    project.run("for number in range(3): bill.delay(number)")
+    waiting = ems.ok("messages", "list", QUEUE, "--json").json["messages"]
+    assert [one["tag"] for one in waiting] == [BILL] * 3
+    assert _group(ems)["lag"] == 3
+    assert BILL in _words(dashboard.get(f"/messages?topic={quote(QUEUE)}").text)
+
+    project.worker("-c", "1").wait_ready()
+    dead = until(lambda: len(found := _dead(ems)) == 3 and found, 60, "all are dead letters")
+    assert {(one["topic"], one["task"], one["error"]) for one in dead} == {(QUEUE, BILL, "LookupError")}
+    (shown,) = ems.ok("dead", "show", dead[0]["id"], "--json").json
+    assert "in bill" in shown["error"] and "no rate for order" in shown["error"], shown
+    assert (_group(ems)["lag"], _group(ems)["dead"]) == (0, 3)
+    metrics = _metrics(ems)
+    assert f'ems_group_dead{{group="celery",topic="{QUEUE}"}} 3.0' in metrics, metrics
+    trace = ems.ok("trace", dead[0]["id"]).out
+    assert BILL in trace and "LookupError" in trace, trace
+    page = _words(dashboard.get(f"/topics/{quote(QUEUE)}").text)
+    assert "celery" in page and QUEUE in page
+    letters = dashboard.get(f"/dead?topic={quote(QUEUE)}").text
+    assert BILL in _words(letters) and "LookupError" in _words(letters)
+
+    (tmp_path / "rate").touch()
+    ems.ok("dead", "requeue", dead[0]["id"])
+    place = next(one for one in re.findall(r'name="place"[^>]*value="([^"]+)"', letters) if one.endswith("/2"))
+    assert dashboard.post("/do/dead", data={"what": "requeue", "place": place, "back": "/dead"}).status_code == 303
+    ems.ok("dead", "requeue", "--all", "--topic", QUEUE, "--error", "LookupError", "--yes")
+    project.wait_ended(3)
+    assert project.count("ended") == {0: 1, 1: 1, 2: 1}
+    assert _dead(ems) == []
+
+
+def _metrics(ems: Ems) -> str:
+    """What Prometheus is given."""
+    with ems.running("monitoring", "serve", "0") as serve:
+        serve.wait_ready()
+        at = re.search(r"http://\S+", serve.tell())
+        assert at is not None, serve.tell()
+        with urlopen(at[0], timeout=30) as answer:
+            return answer.read().decode()
+
+
+def _dead(ems: Ems) -> list[dict[str, Any]]:
+    return ems.ok("dead", "list", "--json").json["dead_letters"]
