@@ -172,6 +172,17 @@ def test_nothing_is_taken_of_a_group_that_may_not_since_somebody_looked(stream: 
     assert bool(claims.take_range(stream.session, stream.claimant(topic, group, client_id), 0)) is (stop != "limit")
 
 
+def test_new_messages_are_found_at_cursors_and_at_the_ends_of_broadcasts(stream: Stream) -> None:
+    topic, group, client_id = filled(stream, 3)
+    bus = stream.topic("bus", partitions=1)
+    assert claims.find_new(stream.session, [], []) == claims.News({}, {})
+    assert claims.find_new(stream.session, [group.id], [bus.id]) == claims.News({topic.id: [0]}, {(bus.id, 0): 1})
+    assert len(offsets(stream.take(topic, group, client_id))) == 3
+    stream.app().send("bus", 1)
+    assert claims.find_new(stream.session, [group.id], [bus.id]) == claims.News({}, {(bus.id, 0): 2})
+    assert claims.find_new(stream.session, [], [bus.id]).ends == {(bus.id, 0): 2}
+
+
 def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:
     topic, first, me = filled(stream, 4)
     second, idle = stream.group(topic, "second"), stream.group(topic, "idle")
