@@ -76,7 +76,7 @@ def _take(session: Session, case: _Case, client: str) -> float:
     before: dict[tuple[int, int], Flush] = {}
     while len(took) < _CLAIMS:
         group, partition = next(places)
-        last = before.pop((group.id, partition), None)
+        last = [ended for ended in [before.pop((group.id, partition), None)] if ended is not None]
         claimant = claims.Claimant(case.topic, group, client, _BATCH, _BYTES, Decoder())
         began = time.perf_counter()
         claim = claims.take_range(session, claimant, partition, last)

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _AWAY_S = 0.5
 _RELIEVED_S = 0.1  # between polls, while another thread looks for new messages
 _RELIEVED_SHARE = 0.4  # of the shortest pause: that look costs less than a poll
-_SOON_S = 0.1
+_SOON_S = 1.0
 _LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
 
 
@@ -72,6 +72,7 @@ class Poller(Runnable):
         self._notified = False
         self._idle = 0
         self._on_idle: Callable[[], object] | None = None  # of the thread that looks for new messages instead
+        self._worked_at = -math.inf
         self._hints: list[Hint] = []
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
         self._fresh: set[Hint] = set()  # from notifications, and not tried since
@@ -172,7 +173,7 @@ class Poller(Runnable):
         with self._lock:
             self._idle += 1
             self._wake.notify()  # its pause is shorter while a thread is idle
-            if self._on_idle is not None and self._interval.pause_s(ticks()) < _SOON_S:
+            if self._on_idle is not None and ticks() < self._worked_at + _SOON_S:
                 self._on_idle()
             try:
                 if not self._hints and not self.stopping.is_set():
@@ -182,6 +183,7 @@ class Poller(Runnable):
 
     def note_work(self) -> None:
         """Note that a claim has been finished; more work may follow soon."""
+        self._worked_at = ticks()
         self._interval.note()
 
     def notify(self, topic_id: int, partitions: Collection[int]) -> None:
