@@ -76,11 +76,11 @@ def _take(session: Session, case: _Case, client: str) -> float:
     before: dict[tuple[int, int], Flush] = {}
     while len(took) < _CLAIMS:
         group, partition = next(places)
-        last = before.pop((group.id, partition), None)
+        last = [ended for ended in [before.pop((group.id, partition), None)] if ended is not None]
         claimant = claims.Claimant(case.topic, group, client, _BATCH, _BYTES, Decoder())
         began = time.perf_counter()
         claim = claims.take_range(session, claimant, partition, last)
-        if last is not None:
+        if last:
             took.append((time.perf_counter() - began) * 1e6)
         if not isinstance(claim, Claim) or len(claim.messages) != _BATCH:
             raise NotRight(f"{case.finding.case}: a claim of {_BATCH} messages gave {claim!r:.200}")

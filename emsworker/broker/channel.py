@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from emsworker.core.model import Claim, Isolation
@@ -37,21 +37,21 @@ class Channel(Protocol):
     """
 
     def take_range(
-        self, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+        self, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one.
 
         Args:
-            before: the end of the previous claim, recorded in the same transaction.
+            before: ends of earlier claims, recorded in the same transaction.
             wait: wait for another client that holds the cursor, instead of returning ``NothingClaimed.BUSY``.
 
         Raises:
-            FenceLost: the previous claim has another owner by now; nothing was claimed.
+            FenceLost: one of the earlier claims has another owner by now; nothing was claimed, and none was recorded.
         """
         ...
 
     def take_waiting(
-        self, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+        self, claimant: Claimant, before: Sequence[Flush] = (), *, from_partition: int = 0
     ) -> Claim | NothingClaimed:
         """Adopt a claim that its owner gave back or lost; see :meth:`take_range`.
 
@@ -60,7 +60,7 @@ class Channel(Protocol):
         """
         ...
 
-    def take_retries(self, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
+    def take_retries(self, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
         """Claim due retries of one partition; see :meth:`take_range`."""
         ...
 

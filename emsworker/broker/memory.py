@@ -452,7 +452,7 @@ class MemoryChannel:
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def take_range(
-        self, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+        self, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one."""
         state = self._begin(claimant, before)
@@ -490,14 +490,14 @@ class MemoryChannel:
         return state.retries[partition, offset].claim_id is not None
 
     def take_waiting(
-        self, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+        self, claimant: Claimant, before: Sequence[Flush] = (), *, from_partition: int = 0
     ) -> Claim | NothingClaimed:
         """Adopt a claim that its owner gave back."""
         state = self._begin(claimant, before)
         partitions = sorted({number for number, _ in state.claims if number >= from_partition}, reverse=True)
         return self._adopt(claimant, state, partitions)
 
-    def take_retries(self, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
+    def take_retries(self, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
         """Claim due retries of one partition."""
         state = self._begin(claimant, before)
         due = sorted(place for place, retry in state.retries.items() if self._broker._is_due(retry))
@@ -507,9 +507,11 @@ class MemoryChannel:
         offsets = [offset for number, offset in due if number == partition][: claimant.batch]
         return self._claim_retries(claimant, state, partition, offsets)
 
-    def _begin(self, claimant: Claimant, before: Flush | None) -> _GroupState:
-        if before is not None:
-            self.flush(before)
+    def _begin(self, claimant: Claimant, before: Sequence[Flush]) -> _GroupState:
+        for one in before:
+            self._fenced(one.claim)  # all or none
+        for one in before:
+            self.flush(one)
         self._broker._relay()
         return self._broker._state(claimant.group.id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ class MysqlChannel:
         self.session = session
 
     def take_range(
-        self, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+        self, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one."""
         if claimant.group.order is not Order.NONE:
@@ -39,12 +39,12 @@ class MysqlChannel:
         return claims.take_range(self.session, claimant, partition, before, wait=wait)
 
     def take_waiting(
-        self, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+        self, claimant: Claimant, before: Sequence[Flush] = (), *, from_partition: int = 0
     ) -> Claim | NothingClaimed:
         """Adopt a claim that its owner gave back or lost."""
         return claims.take_waiting(self.session, claimant, before, from_partition=from_partition)
 
-    def take_retries(self, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
+    def take_retries(self, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
         """Claim due retries of one partition."""
         return claims.take_retries(self.session, claimant, before)
 

@@ -24,12 +24,17 @@ from emsworker.store.engine.errors import TROUBLES, ConnectionLost
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import recalling
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
+from emsworker.store.groups.progress import Flush
 
 log = logging.getLogger(__name__)
 
 _LEASE_WAIT_S, _SLICE_S = 0.1, 0.25
 _DOUBT_S = 60.0  # for so long a packet whose answer was lost may still wait for a lock and then commit
 _LOOK_S = 1.0
+_MOST_ENDS = 32  # of claims, in one packet
+# While more than half of what is wanted is in hand, pauses between claims last this many times as long as a claim: each
+# takes several messages, and carries the ends of several claims.
+_REST = 3
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ class Claiming:
         self._was_busy = False
         self._doubtful: list[tuple[Claimant, float]] = []  # packets whose answers were lost
         self._look_at = 0.0
+        self._rests_until = 0.0
 
     def register(self) -> None:
         """Register a client, with a lease."""
@@ -105,7 +111,9 @@ class Claiming:
         """
         with self.mutex:
             self._begin(in_hand)
-            if (room := self.prefetch - len(in_hand)) > 0 and self._lease.good:
+            room = self.prefetch - len(in_hand)
+            rest_s = self._rest_s(room, wait_s)
+            if room > 0 and rest_s <= 0 and self._lease.good:
                 while (hint := self._poller.next_hint()) is not None:  # one that leads nowhere is forgotten
                     pulled = self._take(hint, min(size, room), min(n, room), in_hand)
                     if pulled is not None:
@@ -113,11 +121,19 @@ class Claiming:
                         return True
                     if self._was_busy:
                         break
-        if room < 1 or not self._lease.good:
+        if not self._lease.good:
             in_hand.wait(min(wait_s, _LEASE_WAIT_S))
+        elif room < 1 or rest_s > 0:
+            most = self.prefetch // 2 if rest_s > 0 else self.prefetch - 1
+            in_hand.wait_for_room(most, rest_s if rest_s > 0 else min(wait_s, _LEASE_WAIT_S))
         elif wait_s > 0:
             self._poller.wait_for_hint(min(wait_s, _SLICE_S))
         return False
+
+    def _rest_s(self, room: int, wait_s: float) -> float:
+        """Return the seconds until the next claim: none if half is missing, or the caller waits less."""
+        rest_s = self._rests_until - ticks() if 2 * room < self.prefetch else 0.0
+        return rest_s if rest_s < wait_s else 0.0
 
     def take_now(self, place: ReadGroup, in_hand: InHand) -> Message | None:
         """Take one message of a group, also of one that the poller does not watch; ``None`` if there is none.
@@ -182,11 +198,13 @@ class Claiming:
             place.topic, place.group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
         )
         before = self._take_settled(in_hand, hint)
+        began = ticks()
         try:
             claim = self._send(hint, claimant, before, in_hand)
         finally:
-            if before is not None:
-                before[0].sending.release()
+            for pulled, _ in before:
+                pulled.sending.release()
+            self._rests_until = ticks() + _REST * (ticks() - began)
         self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
         if not isinstance(claim, Claim):
             if not self._was_busy:
@@ -199,49 +217,52 @@ class Claiming:
         return PulledClaim(claim, topic_id, timeout_s, self._term, in_hand.lock, place.hold_s)
 
     def _send(
-        self, hint: Hint, claimant: Claimant, before: tuple[PulledClaim, ClaimWrite] | None, in_hand: InHand
+        self, hint: Hint, claimant: Claimant, before: Sequence[tuple[PulledClaim, ClaimWrite]], in_hand: InHand
     ) -> Claim | NothingClaimed:
         try:
-            claim = self._take_from(hint, claimant, before)
-        except FenceLost as error:
-            assert before is not None, "only the previous claim is fenced"
-            in_hand.lose(before[0], error)
+            claim = self._take_from(hint, claimant, [write.flush for _, write in before])
+        except FenceLost:  # one of them has another owner, and nothing was kept: the settler writes each by itself
             return NothingClaimed.BUSY
         except TROUBLES as error:
             if isinstance(error, ConnectionLost):
                 self._doubtful.append((claimant, ticks() + _DOUBT_S))
-            if before is not None:
-                before[1].in_doubt = True
+            for _, write in before:
+                write.in_doubt = True
             if hint.exclusive:
                 self._poller.again(hint)
             raise
-        if before is not None:
-            in_hand.confirm(*before)
+        in_hand.confirm(before)
         return claim
 
-    def _take_from(
-        self, hint: Hint, claimant: Claimant, before: tuple[PulledClaim, ClaimWrite] | None
-    ) -> Claim | NothingClaimed:
-        flush = before[1].flush if before is not None else None
+    def _take_from(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | NothingClaimed:
         if hint.kind == "waiting":
-            return self._channel.take_waiting(claimant, flush, from_partition=numbered(hint.level, 0))
+            return self._channel.take_waiting(claimant, before, from_partition=numbered(hint.level, 0))
         if hint.kind == "retries":
-            return self._channel.take_retries(claimant, flush)
+            return self._channel.take_retries(claimant, before)
         wait = self._was_busy or self._poller.alone
-        return self._channel.take_range(claimant, hint.partition, flush, wait=wait)
+        return self._channel.take_range(claimant, hint.partition, before, wait=wait)
 
-    def _take_settled(self, in_hand: InHand, hint: Hint) -> tuple[PulledClaim, ClaimWrite] | None:
-        """Return a claim whose messages are all settled, with its last write; of an ordered group the hint's own."""
+    def _take_settled(self, in_hand: InHand, hint: Hint) -> list[tuple[PulledClaim, ClaimWrite]]:
+        """Return claims whose messages are all settled, with their last writes.
+
+        Of an ordered group it is one, the hint's own if possible: its end locks more than its own row.
+        """
         settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
-        for pulled in sorted(settled, key=lambda one: one.claim.partition != hint.partition):
+        ordered = [pulled for pulled in settled if pulled.claim.order is not Order.NONE]
+        ordered.sort(key=lambda one: one.claim.partition != hint.partition)
+        found: list[tuple[PulledClaim, ClaimWrite]] = []
+        for pulled in ordered or settled:
+            if len(found) == (1 if ordered else _MOST_ENDS):
+                break
             if not pulled.sending.acquire(blocking=False):
                 continue
             with in_hand.lock:
                 write = pulled.finish()
             if write is not None:
-                return pulled, write
-            pulled.sending.release()
-        return None
+                found.append((pulled, write))
+            else:
+                pulled.sending.release()
+        return found
 
     # -- after a claim -------------------------------------------------------------------------------------------------
 

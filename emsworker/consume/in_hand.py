@@ -28,6 +28,8 @@ class InHand:
     def __init__(self) -> None:
         self.lock = forks.Lock()
         self._changed = forks.Condition(self.lock)
+        self._room = forks.Condition(self.lock)
+        self._limits: list[int] = []  # of those who wait for room
         self._claims: list[PulledClaim] = []
         self._lost: list[tuple[PulledClaim, FenceLost]] = []
         self.losses = 0
@@ -35,7 +37,10 @@ class InHand:
     def __len__(self) -> int:
         """The number of messages that were claimed and not settled."""
         with self.lock:
-            return sum(len(pulled.held) + len(pulled.queue) for pulled in self._claims)
+            return self._count()
+
+    def _count(self) -> int:
+        return sum(len(pulled.held) + len(pulled.queue) for pulled in self._claims)
 
     def add(self, pulled: PulledClaim) -> None:
         """Add a new claim."""
@@ -52,6 +57,17 @@ class InHand:
         """Wait until something was settled, for at most this many seconds."""
         with self._changed:
             self._changed.wait(max(0.0, seconds))
+
+    def wait_for_room(self, most: int, seconds: float) -> None:
+        """Wait until at most ``most`` messages are in hand, for at most this many seconds."""
+        until = ticks() + seconds
+        with self._room:
+            self._limits.append(most)
+            try:
+                while self._count() > most and (left_s := until - ticks()) > 0:
+                    self._room.wait(left_s)
+            finally:
+                self._limits.remove(most)
 
     def deliver(self, n: int) -> tuple[list[Message], PulledClaim | None]:
         """Take at most ``n`` messages that may be delivered now.
@@ -95,7 +111,7 @@ class InHand:
                     raise run.ended
             for run, settlement in ends:
                 run.pulled.settle(settlement, NotInHand(f"{run.message!r} was settled already"))
-            self._changed.notify_all()
+            self._note_change()
 
     def time_out(self, end: Callable[[PulledRun, TimeLimitExceeded], Settlement]) -> None:
         """End messages whose time is over."""
@@ -106,7 +122,7 @@ class InHand:
                     error = TimeLimitExceeded(f"was in hand for {now - run.began:.1f} s, longer than its limit")
                     log.warning("%r timed out: it %s", run.message, error)
                     pulled.settle(end(run, error), RunEnded(f"{run.message!r} has timed out, and is retried"))
-                    self._changed.notify_all()
+                    self._note_change()
 
     def unwant(self, group_id: int) -> None:
         """Deliver nothing more of a group; the next writes give back what was claimed of it and not delivered."""
@@ -120,10 +136,11 @@ class InHand:
             for pulled in self._claims:
                 pulled.give_back()
 
-    def confirm(self, pulled: PulledClaim, write: ClaimWrite) -> None:
-        """Note that a write was committed."""
+    def confirm(self, writes: Iterable[tuple[PulledClaim, ClaimWrite]]) -> None:
+        """Note that writes were committed."""
         with self.lock:
-            pulled.confirm(write)
+            for pulled, write in writes:
+                pulled.confirm(write)
             self._drop_finished()
 
     def tokens(self) -> dict[PulledClaim, int]:
@@ -152,7 +169,12 @@ class InHand:
 
     def _drop_finished(self) -> None:
         self._claims = [pulled for pulled in self._claims if not pulled.finished]
+        self._note_change()
+
+    def _note_change(self) -> None:
         self._changed.notify_all()
+        if self._limits and self._count() <= max(self._limits):
+            self._room.notify_all()
 
     def raise_lost(self, among: Sequence[PulledClaim] | None = None) -> None:
         """Raise an error, once, if messages were settled and their claims were lost before that was written down.

@@ -30,6 +30,9 @@ from emsworker.store.stream.messages import close_hole
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
+_RELIEVED_S = 0.1  # between polls, while another thread looks for new messages
+_RELIEVED_SHARE = 0.4  # of the shortest pause: that look costs less than a poll
+_SOON_S = 1.0
 _LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
 
 
@@ -68,6 +71,8 @@ class Poller(Runnable):
         self._wake = forks.Condition(self._lock)  # the poller waits on it
         self._notified = False
         self._idle = 0
+        self._on_idle: Callable[[], object] | None = None  # of the thread that looks for new messages instead
+        self._worked_at = -math.inf
         self._hints: list[Hint] = []
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
         self._fresh: set[Hint] = set()  # from notifications, and not tried since
@@ -103,6 +108,23 @@ class Poller(Runnable):
             self._hints = [hint for hint in self._hints if hint.group_id != group_id]
             self._fresh = {hint for hint in self._fresh if hint.group_id != group_id}
             self._open = {to: [one for one in groups if one != group_id] for to, groups in self._open.items()}
+
+    def relieve(self, on_idle: Callable[[], object]) -> None:
+        """Poll less often from now on: another thread looks for the new messages of :meth:`wanted`, and notifies.
+
+        Args:
+            on_idle: called when a thread becomes idle soon after work.
+        """
+        with self._lock:
+            self._on_idle = on_idle
+            shortest_s = _RELIEVED_SHARE * self._settings.poll_min_s
+            self._interval = PollInterval(shortest_s, self._settings.poll_max_s)
+
+    def wanted(self) -> tuple[Collection[int], float]:
+        """Return the groups whose new messages an idle thread may claim, and the seconds within which to look."""
+        with self._lock:
+            groups = [group_id for open_groups in self._open.values() for group_id in open_groups] if self._idle else []
+        return groups, self._interval.pause_s(ticks()) if groups else math.inf
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
@@ -151,6 +173,8 @@ class Poller(Runnable):
         with self._lock:
             self._idle += 1
             self._wake.notify()  # its pause is shorter while a thread is idle
+            if self._on_idle is not None and ticks() < self._worked_at + _SOON_S:
+                self._on_idle()
             try:
                 if not self._hints and not self.stopping.is_set():
                     self._found.wait(seconds)
@@ -159,6 +183,7 @@ class Poller(Runnable):
 
     def note_work(self) -> None:
         """Note that a claim has been finished; more work may follow soon."""
+        self._worked_at = ticks()
         self._interval.note()
 
     def notify(self, topic_id: int, partitions: Collection[int]) -> None:
@@ -212,7 +237,9 @@ class Poller(Runnable):
         pause_s = self._interval.pause_s(began)
         if not self._idle:
             pause_s = min(_LOOK_S, self._settings.poll_max_s)
-        elif self._blocked:
+        elif self._on_idle is not None and self._open:
+            pause_s = max(pause_s, min(_RELIEVED_S, self._settings.poll_max_s))
+        if self._blocked and self._idle:
             pause_s = min(pause_s, _LOOK_S)
         return min(began + pause_s, self._due_at, *self._held.values())
 

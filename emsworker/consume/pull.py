@@ -147,6 +147,11 @@ class PullConsumer:
         topic = self._source.catalog.topic(self._names[0])
         return topic, self._source.catalog.group(topic, self._names[1], self._filter, self._order)
 
+    @property
+    def poller(self) -> Poller:
+        """The thread that looks for work; another one may relieve it of looking for new messages."""
+        return self._poller
+
     def _wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once for what this process has sent."""
         self._poller.notify(topic_id, partitions)

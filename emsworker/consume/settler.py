@@ -105,7 +105,7 @@ class Settler(Runnable):
             self._trouble.note("cannot write down what was settled", error)
             return False
         else:
-            self._in_hand.confirm(pulled, write)
+            self._in_hand.confirm([(pulled, write)])
             self._trouble.over("what was settled is written down")
             self._claiming.note_written(pulled)
         return True

@@ -225,14 +225,15 @@ class Consumer(Runnable):
             process.decoder,
             hint.limited,
         )
+        before = () if self._before is None else (self._before,)
         if hint.kind == "stream" or assignment.group.order is not Order.NONE:
             wait = self._was_busy or process.poller.alone
-            claim = self._channel.take_range(claimant, hint.partition, self._before, wait=wait)
+            claim = self._channel.take_range(claimant, hint.partition, before, wait=wait)
         elif hint.kind == "waiting":
             lowest = numbered(hint.level, 0)
-            claim = self._channel.take_waiting(claimant, self._before, from_partition=lowest)
+            claim = self._channel.take_waiting(claimant, before, from_partition=lowest)
         else:
-            claim = self._channel.take_retries(claimant, self._before)
+            claim = self._channel.take_retries(claimant, before)
         if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
             process.poller.more()
         return claim

@@ -16,6 +16,7 @@ import pytest
 from emsworker import (
     ConfigError,
     EmsError,
+    FenceLost,
     Filter,
     Message,
     NotInHand,
@@ -396,6 +397,57 @@ def test_only_prefetch_messages_are_in_hand(stream: Stream, make: Make) -> None:
         timer.start()
         assert numbers(consumer.fetch(5, wait=5)) == [4]
         timer.join()
+
+
+def claims_by_state(stream: Stream) -> dict[str, int]:
+    return dict(stream.rows("SELECT state, COUNT(*) FROM ems_claim GROUP BY state"))
+
+
+def in_three_claims(stream: Stream, consumer: PullConsumer) -> list[Message]:
+    messages = [message for _ in range(3) for message in fetch_all(consumer, 2)]
+    assert claims_by_state(stream) == {"start": 3}
+    return messages
+
+
+def test_one_claim_carries_the_acks_of_several(stream: Stream, make: Make) -> None:
+    one_partition(stream)
+    send(stream, 8)
+    with make(ack_interval_s=60).consumer("orders", "billing", prefetch=8) as consumer:
+        consumer.ack(*in_three_claims(stream, consumer))
+        assert claims_by_state(stream) == {"start": 3}, "nothing is written down before its time"
+        fetch_all(consumer, 1)
+        assert claims_by_state(stream) == {"done": 3, "start": 1}, "one packet, as the settler sleeps"
+
+
+def test_a_claim_that_was_lost_does_not_take_the_acks_of_others_with_it(stream: Stream, make: Make) -> None:
+    one_partition(stream)
+    send(stream, 8)
+    with make(ack_interval_s=60).consumer("orders", "billing", prefetch=8) as consumer:
+        consumer.ack(*in_three_claims(stream, consumer))
+        stream.run("UPDATE ems_claim SET claim_id = claim_id + 1 WHERE lo = 3")  # as for another owner
+        assert numbers(fetch_all(consumer, 1)) == [6], "the claim goes on without them"
+        with pytest.raises(FenceLost):
+            consumer.flush()
+        ended = stream.rows("SELECT lo FROM ems_claim WHERE state = 'done' ORDER BY lo")
+        assert ended == [(1,), (5,)], "each was written by itself"
+        assert consumer.losses == 1
+
+
+def test_claims_pause_while_half_is_in_hand(stream: Stream, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claim then takes several messages, though they are acked one at a time."""
+    monkeypatch.setattr("emsworker.consume.claiming._REST", 1e6)
+    one_partition(stream)
+    send(stream, 16)
+    with make().consumer("orders", "billing", prefetch=8) as consumer:
+        messages = fetch_all(consumer, 8)
+        timers = [threading.Timer(0.1 * place, consumer.ack, [messages[place]]) for place in range(4)]
+        for timer in timers:
+            timer.start()
+        assert numbers(consumer.fetch(8, wait=1e6)) == [8, 9, 10, 11]
+        consumer.ack(messages[4])
+        assert numbers(consumer.fetch(8, wait=1)) == [12], "who waits for less than a pause does not miss what is there"
+        for timer in timers:
+            timer.join()
 
 
 def test_stopping_ends_iteration(stream: Stream, make: Make) -> None:

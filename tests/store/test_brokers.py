@@ -84,7 +84,7 @@ class Contract:
         claim = place.take(topic, group, batch=2)
         assert (_bodies(claim.messages), claim.lo, claim.hi, claim.source) == ([1, 2], 1, 2, ClaimSource.STREAM)
         assert [message.attempt for message in claim.messages] == [1, 1]
-        rest = place.channel.take_range(place.claimant(topic, group), 0, flush_of(claim, topic, 2))
+        rest = place.channel.take_range(place.claimant(topic, group), 0, [flush_of(claim, topic, 2)])
         assert isinstance(rest, Claim) and _bodies(rest.messages) == [3]
         place.channel.flush(flush_of(rest, topic, 3))
         assert place.channel.take_range(place.claimant(topic, group), 0) is NothingClaimed.EMPTY

@@ -18,6 +18,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.groups import claims, limits, progress
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed
+from emsworker.store.groups.progress import Flush
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -39,17 +40,17 @@ def _claim_everything(
         rng = random.Random(f"{seed}{client_id}")
         taken, empty = [], 0
         with Database(url).session() as session:
-            before = None
+            before: list[Flush] = []
             while empty < 6:
                 claimant = Claimant(topic, group, client_id, rng.randint(1, 40), 1 << 20, Decoder())
                 claim = claims.take_range(session, claimant, rng.randrange(topic.partitions), before, wait=True)
-                before = None
+                before = []
                 if not claim:
                     empty += 1
                     continue
                 assert offsets(claim) == list(range(claim.lo, claim.hi + 1))
                 taken.append((claim.partition, claim.lo, claim.hi))
-                before = flush_of(claim, topic, claim.hi)
+                before = [flush_of(claim, topic, claim.hi)]
         return taken
 
     with ThreadPoolExecutor(len(client_ids)) as pool:
@@ -62,7 +63,7 @@ def test_trap_27_a_claim_that_is_returned_in_part_is_not_believed(stream: Stream
     claimant = Claimant(topic, group, client_id, 10, 1 << 20, Decoder())
     stream.session.execute("SET sql_select_limit = 2")
     with pytest.raises(ConnectionLost, match="2 instead of 5"):
-        claims.take_range(stream.session, claimant, 0, None, wait=True)
+        claims.take_range(stream.session, claimant, 0, wait=True)
 
 
 def test_r2_20_threads_in_4_processes_never_claim_an_offset_twice(stream: Stream) -> None:
@@ -171,6 +172,17 @@ def test_nothing_is_taken_of_a_group_that_may_not_since_somebody_looked(stream: 
     assert bool(claims.take_range(stream.session, stream.claimant(topic, group, client_id), 0)) is (stop != "limit")
 
 
+def test_new_messages_are_found_at_cursors_and_at_the_ends_of_broadcasts(stream: Stream) -> None:
+    topic, group, client_id = filled(stream, 3)
+    bus = stream.topic("bus", partitions=1)
+    assert claims.find_new(stream.session, [], []) == claims.News({}, {})
+    assert claims.find_new(stream.session, [group.id], [bus.id]) == claims.News({topic.id: [0]}, {(bus.id, 0): 1})
+    assert len(offsets(stream.take(topic, group, client_id))) == 3
+    stream.app().send("bus", 1)
+    assert claims.find_new(stream.session, [group.id], [bus.id]) == claims.News({}, {(bus.id, 0): 2})
+    assert claims.find_new(stream.session, [], [bus.id]).ends == {(bus.id, 0): 2}
+
+
 def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:
     topic, first, me = filled(stream, 4)
     second, idle = stream.group(topic, "second"), stream.group(topic, "idle")
@@ -200,9 +212,9 @@ def test_trap_4_a_zombie_finishes_nothing_and_keeps_nothing(stream: Stream) -> N
         progress.flush(stream.session, so_far)
     for take in (claims.take_waiting, claims.take_retries):
         with pytest.raises(FenceLost):
-            take(stream.session, stream.claimant(topic, group, back), so_far)
+            take(stream.session, stream.claimant(topic, group, back), [so_far])
     with pytest.raises(FenceLost):
-        claims.take_range(stream.session, stream.claimant(topic, group, back), 0, so_far)
+        claims.take_range(stream.session, stream.claimant(topic, group, back), 0, [so_far])
     with pytest.raises(FenceLost):
         progress.give_back(stream.session, so_far, 2)
     assert stream.cursor(group) == 5, "the zombie's next claim is rolled back too"

@@ -76,6 +76,7 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
     uids = [new_uid() for _ in range(BATCH)]
     return {
         "find_work": lambda: claims.find_work(session, [done.id, retrying.id]),
+        "find_new": lambda: claims.find_new(session, [done.id, retrying.id], [topic.id]),
         "take_range": lambda: claims.take_range(session, stream.claimant(topic, done, me, BATCH), 0),
         "take_waiting": lambda: claims.take_waiting(session, stream.claimant(topic, done, me, BATCH)),
         "take_retries": lambda: claims.take_retries(session, stream.claimant(topic, retrying, me, BATCH)),

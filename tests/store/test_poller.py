@@ -1,5 +1,6 @@
 """The poller of a worker process: what a wake-up that names its place spares, and what it must not skip."""
 
+import math
 import os
 import signal
 import threading
@@ -79,6 +80,26 @@ def test_a_waiting_thread_is_woken(stream: Stream, topic: Topic) -> None:
         woken.join(5)
         assert not woken.is_alive()
         assert poller.next_hint() == Hint(group.id, "stream", 0)
+
+
+def test_a_relieved_poller_names_what_an_idle_thread_may_claim(stream: Stream, topic: Topic) -> None:
+    free, paused = stream.group(topic, "free"), stream.group(topic, "paused")
+    topics.change_group(stream.session, replace(paused, paused=True))
+    with polling(stream, free, paused) as poller:
+        soon = threading.Event()
+        poller.relieve(soon.set)
+        poller.note_work()
+        assert poller.wanted() == ([], math.inf), "no thread is idle"
+        idle = threading.Thread(target=poller.wait_for_hint, args=(60.0,))
+        idle.start()
+        assert soon.wait(5), "a thread is idle just after work"
+        until(lambda: poller._idle == 1, 5, "it waits")
+        groups, within_s = poller.wanted()
+        assert list(groups) == [free.id]
+        assert within_s < SELDOM.poll_min_s
+        poller.notify(topic.id, [1])
+        idle.join(5)
+        assert poller.next_hint() == Hint(free.id, "stream", 1)
 
 
 def test_without_a_place_it_looks(stream: Stream, topic: Topic) -> None:

@@ -130,7 +130,7 @@ class RunningMachine(RuleBasedStateMachine):
                 return
         claimant = self.stream.claimant(self.topic, self.group, self.clients[who], batch)
         try:
-            claim = self._take(claimant, what, before)
+            claim = self._take(claimant, what, [] if before is None else [before])
         except FenceLost:
             assert before is not None and not self.oracle.owns(before.claim)
             self._drop(who)
@@ -143,7 +143,7 @@ class RunningMachine(RuleBasedStateMachine):
         self.oracle.took(claim, batch)
         self.held[who], self.acked_to[who], self.blocked_keys[who] = claim, claim.acked_to, set(claim.blocked_keys)
 
-    def _take(self, claimant: claims.Claimant, what: str, before: Flush | None) -> Claim | NothingClaimed:
+    def _take(self, claimant: claims.Claimant, what: str, before: list[Flush]) -> Claim | NothingClaimed:
         if self.group.order is not Order.NONE:
             return ordered.take_next(self.session, claimant, 0, before)
         if what == "range":

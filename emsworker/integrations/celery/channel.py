@@ -364,6 +364,7 @@ class QueueChannel(StdChannel):
         if self._feeder is None:
             self._feeder = Feeder(pull, self._bindings, lambda: len(self._inbox), self._arrive, self._inbox.fail)
             self._feeder.start()
+            self._stream.local.look_for(pull.poller)
             self._stream.maintain()
         return self._feeder
 
@@ -534,6 +535,7 @@ class QueueChannel(StdChannel):
             feeder.stop()
         if pull is None:
             return
+        self._stream.local.forget(pull.poller)
         try:
             pull.close()
         except EmsError as error:

@@ -1,7 +1,8 @@
 """Queues that live in one process, such as those for replies, remote control and events.
 
 They have no rows: every message to their exchange is stored once, in the broadcast topic of the exchange, and each
-process with such queues reads it from the time of the binding on. One thread reads for all queues of a process.
+process with such queues reads it from the time of the binding on. One thread reads for all queues of a process, and by
+the same statement it looks for new messages of the queues in the stream that the process consumes from.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.listener import Listener
+from emsworker.consume.poller import Poller
 from emsworker.core.ids import MAX_KEY_BYTES
 from emsworker.core.model import Message, Topic
 from emsworker.core.process import forks
@@ -24,13 +26,14 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.groups.claims import find_new
 from emsworker.store.routing import ExchangeKind
 from emsworker.store.stream import broadcast
 from emsworker.store.stream.messages import close_hole_at
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_S, _LONGEST_S = 0.005, 0.2  # Celery's remote control waits a second for its answers
+_SHORTEST_S, _LONGEST_S = 0.005, 0.3  # Celery's remote control waits a second for its answers
 _AWAY_S = 0.5
 _BATCH, _BATCH_BYTES = 500, 4 << 20
 _SWEEP_S, _LAST_S = 5.0, 5.0
@@ -110,6 +113,33 @@ class LocalQueues:
         self._lock = forks.Lock()
         self._queues: dict[str, LocalQueue] = {}
         self._reader: _BusReader | None = None
+        self._pollers: list[Poller] = []
+
+    def look_for(self, poller: Poller) -> None:
+        """Look for the new messages of a consumer, too, so that one statement serves all queues of this process."""
+        with self._lock:
+            self._pollers = [*self._pollers, poller]
+            self._reading()
+        poller.relieve(self._look_soon)
+
+    def forget(self, poller: Poller) -> None:
+        """Look for a consumer's messages no longer."""
+        with self._lock:
+            self._pollers = [one for one in self._pollers if one is not poller]
+
+    def _look_soon(self) -> None:
+        if (reader := self._reader) is not None:
+            reader.look_soon()
+
+    def _watching(self) -> list[Poller]:
+        return self._pollers
+
+    def _reading(self) -> _BusReader:
+        if self._reader is None or not self._reader.is_alive():
+            self._reader = _BusReader(self._broker, self._snapshot, self._watching, self._sweep)
+            self._reader.start()
+            self._broker.wakes.append(self._reader.wake)
+        return self._reader
 
     def declare(self, name: str, expires_s: float | None, most: int | None, rank: Callable[[int], int]) -> LocalQueue:
         """Create a queue, or return the existing one."""
@@ -129,11 +159,7 @@ class LocalQueues:
                 if self._reader is not None:
                     self._reader.hurry()
                 return
-            if self._reader is None or not self._reader.is_alive():
-                self._reader = _BusReader(self._broker, self._snapshot, self._sweep)
-                self._reader.start()
-                self._broker.wakes.append(self._reader.wake)
-            reader = self._reader
+            reader = self._reading()
         reader.bind(queue, topic, kind, pattern)
 
     def unbind(self, queue: LocalQueue, topic_id: int, pattern: str) -> None:
@@ -168,11 +194,23 @@ class LocalQueues:
 
 
 class _BusReader(Runnable):
-    """The thread that reads the broadcast topics of this process's queues."""
+    """The thread that reads the broadcast topics of this process's queues, and looks for messages of its consumers.
 
-    def __init__(self, broker: MysqlBroker, queues: Callable[[], list[LocalQueue]], sweep: Callable[[], None]) -> None:
+    Args:
+        queues: returns the queues of this process.
+        pollers: returns those of its consumers.
+        sweep: called every few seconds.
+    """
+
+    def __init__(
+        self,
+        broker: MysqlBroker,
+        queues: Callable[[], list[LocalQueue]],
+        pollers: Callable[[], list[Poller]],
+        sweep: Callable[[], None],
+    ) -> None:
         super().__init__("ems-celery-fanout", lambda name, error: None)
-        self._broker, self._queues, self._sweep = broker, queues, sweep
+        self._broker, self._queues, self._pollers, self._sweep = broker, queues, pollers, sweep
         self._session = broker.database.session()
         self._topics: dict[int, Topic] = {}
         self._next: dict[int, int] = {}  # by topic
@@ -204,6 +242,10 @@ class _BusReader(Runnable):
         self._interval.note()
         self._woken.set()
 
+    def look_soon(self) -> None:
+        """Look once: a consumer becomes idle that has just had work."""
+        self._woken.set()
+
     def wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once, if something was sent to one of the topics."""
         if topic_id in self._topics:
@@ -211,7 +253,7 @@ class _BusReader(Runnable):
 
     def step(self) -> None:
         """Wait until the next look is due, and look."""
-        self._woken.wait(self._interval.pause_s(ticks()))
+        self._woken.wait(min([self._interval.pause_s(ticks()), *(one.wanted()[1] for one in self._pollers())]))
         if self.stopping.is_set():
             return
         self._woken.clear()
@@ -233,10 +275,12 @@ class _BusReader(Runnable):
             bound = {way.topic_id for queue in self._queues() for way in queue.ways}
             for topic_id in self._topics.keys() - bound:
                 del self._topics[topic_id], self._next[topic_id]
-            if not self._topics:
-                return False
-            ends = broadcast.find_ends(self._session, list(self._topics))
-            behind = [topic_id for (topic_id, _), extent in ends.items() if extent.end > self._next[topic_id]]
+            wanted = {group_id for poller in self._pollers() for group_id in poller.wanted()[0]}
+            news = find_new(self._session, wanted, self._topics)
+            behind = [topic_id for (topic_id, _), end in news.ends.items() if end > self._next[topic_id]]
+        for poller in self._pollers():
+            for topic_id, partitions in news.partitions.items():
+                poller.notify(topic_id, partitions)
         return any([self._read_of(topic_id) for topic_id in behind])
 
     def _read_of(self, topic_id: int) -> bool:

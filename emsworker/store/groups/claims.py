@@ -1,6 +1,6 @@
 """Claims of messages and of retries.
 
-The end of the previous claim is recorded in the same packet and transaction, so a batch costs one round trip and one
+The ends of earlier claims are recorded in the same packet and transaction, so a batch costs one round trip and one
 fsync. The cursor row is locked only while the server runs the packet: a worker that is stopped at any point holds no
 lock.
 
@@ -10,7 +10,7 @@ A crash before the packet's COMMIT changes nothing; a crash after it leaves a cl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -137,16 +137,43 @@ def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
     )
 
 
+@dataclass(frozen=True)
+class News:
+    """New messages.
+
+    Attributes:
+        partitions: of topics with messages at a cursor.
+        ends: the offset after the last one of each partition of the broadcast topics.
+    """
+
+    partitions: dict[int, list[int]]
+    ends: dict[tuple[int, int], int]
+
+
+def find_new(session: Session, group_ids: Collection[int], topic_ids: Collection[int]) -> News:
+    """Find, by one cheap statement, new messages of groups and of broadcast topics."""
+    news = News({}, {})
+    if not group_ids and not topic_ids:
+        return news
+    args = {"group_ids": sorted(group_ids) or [0], "topic_ids": sorted(topic_ids) or [0]}
+    for kind, topic_id, partition, end in session.rows(_SQL.find_new, args):
+        if kind == 0:
+            news.partitions.setdefault(int(topic_id), []).append(int(partition))
+        else:
+            news.ends[int(topic_id), int(partition)] = int(end)
+    return news
+
+
 def take_range(
-    session: Session, claimant: Claimant, partition: int, before: Flush | None = None, *, wait: bool = False
+    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
 ) -> Claim | NothingClaimed:
-    """Claim the next messages of a partition, and record the end of the previous claim in the same transaction.
+    """Claim the next messages of a partition, and record the ends of earlier claims in the same transaction.
 
     Args:
         wait: wait for the cursor if another client holds it, instead of returning ``NothingClaimed.BUSY``.
 
     Raises:
-        FenceLost: the previous claim has another owner by now; everything was rolled back.
+        FenceLost: an earlier claim has another owner by now; everything was rolled back.
     """
     lock = _SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip
     statements = (lock, _SQL.find_range, _SQL.insert_claim, _SQL.move_cursor)
@@ -154,7 +181,7 @@ def take_range(
 
 
 def take_waiting(
-    session: Session, claimant: Claimant, before: Flush | None = None, *, from_partition: int = 0
+    session: Session, claimant: Claimant, before: Sequence[Flush] = (), *, from_partition: int = 0
 ) -> Claim | NothingClaimed:
     """Adopt a claim that its owner gave back or lost, or its first ``batch`` messages.
 
@@ -162,14 +189,14 @@ def take_waiting(
         from_partition: only claims of this partition or a higher one.
 
     Raises:
-        FenceLost: the previous claim has another owner by now; everything was rolled back.
+        FenceLost: an earlier claim has another owner by now; everything was rolled back.
     """
     statements = (_SQL.find_waiting, _SQL.cut_waiting, _SQL.adopt_waiting, _SQL.add_rest)
     return _take(session, claimant, before, statements, {"from_partition": from_partition, "rest_id": new_claim_id()})
 
 
 def _take(
-    session: Session, claimant: Claimant, before: Flush | None, statements: Sequence[Sql], more: dict[str, int]
+    session: Session, claimant: Claimant, before: Sequence[Flush], statements: Sequence[Sql], more: dict[str, int]
 ) -> Claim | NothingClaimed:
     args = claimant.args | more
 
@@ -205,12 +232,12 @@ def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tupl
     claim.messages = [Message(claimant.topic.name, claim.partition, row, claimant.decoder) for row in rows]
 
 
-def open_packet(session: Session, args: Mapping[str, Any], before: Flush | None) -> Packet:
-    """Open a transaction that records the end of the previous claim, and checks whether anything may be claimed."""
+def open_packet(session: Session, args: Mapping[str, Any], before: Sequence[Flush]) -> Packet:
+    """Open a transaction that records the ends of earlier claims, and checks whether anything may be claimed."""
     packet = session.packet()
     packet.begin()
-    if before is not None:
-        add_flush(packet, before)
+    for one in before:
+        add_flush(packet, one)
     packet.add(_SQL.begin_taking, args)
     return packet
 
@@ -235,11 +262,11 @@ def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> C
     )
 
 
-def take_retries(session: Session, claimant: Claimant, before: Flush | None = None) -> Claim | NothingClaimed:
+def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
     """Claim due retries of one partition.
 
     Raises:
-        FenceLost: the previous claim has another owner by now; everything was rolled back.
+        FenceLost: an earlier claim has another owner by now; everything was rolled back.
     """
 
     def attempt() -> Claim | NothingClaimed:

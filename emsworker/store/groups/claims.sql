@@ -110,6 +110,17 @@ AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_
 SELECT `partition`, lo, hi, isolation, NOW(6), (SELECT COUNT(*) FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s)
 FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
+-- name: find_new
+-- New messages at the cursors of groups, and the ends of broadcast topics: a primary key look-up each, for one that looks
+-- hundreds of times a second. It sees no hole, no retry, no waiting claim and no pause: find_work does.
+(SELECT STRAIGHT_JOIN 0, g.topic_id, c.`partition`, 0 FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id
+  JOIN ems_message m FORCE INDEX (PRIMARY) ON m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` = c.next_offset
+  WHERE g.id IN %(group_ids)s)
+UNION ALL
+(SELECT 1, p.topic_id, p.`partition`, GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
+  WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition` ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1)
+  FROM ems_partition p WHERE p.topic_id IN %(topic_ids)s)
+
 -- name: find_work
 -- The work available to each group, by kind.
 -- 0: the highest partition with a waiting claim (or -1), and whether a retry is due; the row also means that the group

@@ -14,6 +14,8 @@ client for longer than one claim, so there is no rebalance when clients come and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Order
 from emsworker.store.engine.session import Packet, Result, Session
@@ -26,12 +28,12 @@ _TAKE = Statements("emsworker.store.groups.claims")
 
 
 def take_next(
-    session: Session, claimant: Claimant, partition: int, before: Flush | None = None
+    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush] = ()
 ) -> Claim | NothingClaimed:
-    """Claim the next messages of a partition, and record the end of the previous claim in the same transaction.
+    """Claim the next messages of a partition, and record the ends of earlier claims in the same transaction.
 
     Raises:
-        FenceLost: another owner has the previous claim by now; the transaction was rolled back.
+        FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
     """
     args = claimant.args | {"partition": partition, "rest_id": new_claim_id()} | claimant.group.filter.args
 
