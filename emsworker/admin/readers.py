@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, Problem, UnknownReader
+from emsworker.core.counted import counted
+from emsworker.core.errors import Problem, UnknownReader
 from emsworker.core.ids import check_name, new_uid
 from emsworker.core.model import Topic, TopicKind
+from emsworker.core.options import is_whole, refuse, seconds
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import broadcast as store
 from emsworker.store.stream import holds as hold_store
@@ -116,26 +117,19 @@ class Readers:
 
         Args:
             name: the reader; a call with the same name moves its hold, forwards or back.
-            offsets: the next offset that it reads, by partition.
+            offsets: the next offset that it reads, by partition: from 1 to the one after the last message.
             hold_for_s: seconds after which the hold is lost.
 
         Raises:
-            ConfigError: an offset or the time is out of range.
+            ConfigError: a partition does not exist, or an offset or the time is out of range.
             InvalidName: the name breaks the rules.
-            TopicDeleted: the topic has no such partition.
             UnknownTopic: there is no topic of that name.
         """
         check_name("reader", name)
-        problems = [
-            Problem(f"offset of partition {number}", str(offset), "must be 1 or more")
-            for number, offset in offsets.items()
-            if offset < 1
-        ]
-        if not 1 <= hold_for_s <= LONGEST_S:
-            problems.append(Problem("hold_for_s", str(hold_for_s), "must be a number of seconds from 1 to 100 years"))
-        if problems:
-            raise ConfigError(problems)
         place, reader = self._topic(topic), new_uid()
+        # Neither a partition nor an offset is ever taken back, so what is found here still holds when it is written.
+        ends = self._database.call(lambda session: hold_store.list_ends(session, place.id))
+        refuse([*_place_problems(topic, offsets, ends), *seconds(1).problems("hold_for_s", hold_for_s)])
         wanted = [Hold(place.id, name, number, reader, at, at, int(hold_for_s)) for number, at in offsets.items()]
         self._database.call(lambda session: hold_store.take(session, wanted))
 
@@ -155,3 +149,18 @@ class Readers:
                 f"no reader {name!r} holds messages of topic {topic!r}; `ems readers list` shows those that do"
             )
         return count
+
+
+def _place_problems(topic: str, offsets: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[Problem]:
+    """Return what is wrong with the places of a hold.
+
+    Args:
+        ends: the offset after the last message of each partition.
+    """
+    for partition, offset in offsets.items():
+        if not is_whole(partition) or partition not in ends:
+            fix = f"topic {topic!r} has {counted(len(ends), 'partition')}, numbered from 0"
+            yield Problem("partition", repr(partition), fix)
+        elif not is_whole(offset) or not 1 <= offset <= ends[partition]:
+            fix = f"must be a whole number from 1 to {ends[partition]}, where the next message comes"
+            yield Problem(f"offset of partition {partition}", repr(offset), fix)

@@ -72,10 +72,15 @@ class UnknownTopic(EmsError):
 
 
 class TopicDeleted(UnknownTopic):
-    """The topic was deleted after its name was looked up."""
+    """The topic was deleted after its name was looked up.
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"topic {name!r} was deleted meanwhile; nothing was written to it")
+    Args:
+        name: of the topic; if ``of_reader``, of the reader that wrote to it, where only that is known.
+    """
+
+    def __init__(self, name: str, *, of_reader: bool = False) -> None:
+        what = "the topic of reader" if of_reader else "topic"
+        super().__init__(f"{what} {name!r} was deleted meanwhile; nothing was written to it")
 
 
 class TopicMoved(EmsError):

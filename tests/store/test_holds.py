@@ -4,6 +4,7 @@ import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,7 @@ def test_a_deleted_topic_has_no_holds(stream: Stream) -> None:
     holds.take(stream.session, [hold(topic.id, 1)])
     topics.delete_topic(stream.session, topic, force=True)
     assert stream.value("SELECT COUNT(*) FROM ems_hold") == 0
-    with pytest.raises(TopicDeleted, match="reader nightly"):
+    with pytest.raises(TopicDeleted, match=r"^the topic of reader 'nightly' was deleted meanwhile"):
         holds.take(stream.session, [hold(topic.id, 1)])
 
 
@@ -174,14 +175,33 @@ def test_readers_without_spark_hold_and_are_listed_with_their_lag(stream: Stream
     assert [problem.name for problem in caught.value.problems] == ["offset of partition 0", "hold_for_s"]
     with pytest.raises(InvalidName, match="reader 'a b'"):
         admin.readers.hold("t", "a b", {0: 1})
-    with pytest.raises(TopicDeleted):
-        admin.readers.hold("t", "nightly", {7: 1})
     with pytest.raises(UnknownTopic):
         admin.readers.holds("gone")
     assert admin.readers.release("t", "nightly") == 3
     with pytest.raises(UnknownReader, match="no reader 'nightly' holds messages of topic 't'"):
         admin.readers.release("t", "nightly")
     assert topic.partitions == 3
+
+
+def test_a_hold_of_a_place_that_there_is_not_is_refused_all_at_once(stream: Stream) -> None:
+    stream.topic("t", partitions=2)
+    for number in range(3):
+        stream.app().send("t", number, partition=0)
+    readers = Admin(stream.app()).readers
+    span: Any = "60"
+    wrong: dict[Any, Any] = {7: 1, "0": 1, 0: 5, 1: "1"}
+    with pytest.raises(ConfigError) as caught:
+        readers.hold("t", "nightly", wrong, hold_for_s=span)
+    assert [(one.name, one.value, one.fix) for one in caught.value.problems] == [
+        ("partition", "7", "topic 't' has 2 partitions, numbered from 0"),
+        ("partition", "'0'", "topic 't' has 2 partitions, numbered from 0"),
+        ("offset of partition 0", "5", "must be a whole number from 1 to 4, where the next message comes"),
+        ("offset of partition 1", "'1'", "must be a whole number from 1 to 1, where the next message comes"),
+        ("hold_for_s", "'60'", "must be a number of seconds"),
+    ]
+    assert readers.holds() == []
+    readers.hold("t", "nightly", {0: 4, 1: 1}, hold_for_s=60)
+    assert [view.lags for view in readers.holds()] == [[0, 0]]
 
 
 def test_the_lag_of_readers_is_a_metric(stream: Stream) -> None:

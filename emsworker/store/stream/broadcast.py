@@ -135,7 +135,7 @@ def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int
 
     def work(session: Session) -> None:
         if not hold_topic(session, reader.topic_id):
-            raise TopicDeleted(f"of reader {reader.name}")
+            raise TopicDeleted(reader.name, of_reader=True)
         for partition, offset in sorted(beginning.items()):
             session.execute(_SQL.take_position, reader.args | {"partition": partition, "next_offset": offset})
 

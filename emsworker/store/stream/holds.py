@@ -91,7 +91,7 @@ def take(session: Session, holds: Sequence[Hold]) -> None:
     def work(session: Session) -> None:
         for hold in sorted(holds, key=_place):
             if not hold_partition(session, hold.topic_id, hold.partition):
-                raise TopicDeleted(f"of reader {hold.name}")
+                raise TopicDeleted(hold.name, of_reader=True)
             session.execute(_SQL.take, hold.args)
 
     session.transaction(work)
@@ -144,6 +144,11 @@ def _row(
         age_s=max(0.0, float(age_s)),
         left_s=0.0 if lost is not None else max(0.0, float(left_s)),
     )
+
+
+def list_ends(session: Session, topic_id: int) -> dict[int, int]:
+    """Return the offset after the last message of each partition of a topic."""
+    return {int(partition): int(end) for partition, end in session.rows(_SQL.list_ends, {"topic_id": topic_id})}
 
 
 def release(session: Session, topic_id: int, name: str) -> int:

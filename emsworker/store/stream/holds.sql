@@ -24,6 +24,12 @@ SELECT t.name, h.name, h.`partition`, h.held_from, h.next_offset,
 FROM ems_hold h JOIN ems_topic t ON t.id = h.topic_id JOIN ems_partition p ON p.topic_id = h.topic_id AND p.`partition` = h.`partition`
 ORDER BY t.name, h.name, h.`partition`
 
+-- name: list_ends
+-- The present end of each partition, as list_holds finds it.
+SELECT p.`partition`, GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1)
+FROM ems_partition p WHERE p.topic_id = %(topic_id)s
+
 -- name: release
 DELETE FROM ems_hold WHERE topic_id = %(topic_id)s AND name = %(name)s
 
