@@ -18,6 +18,7 @@ from emsworker.arrow.pushdown import Comparison, Pushed, find_fault
 from emsworker.arrow.servers import read_parts
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.extras import require
+from emsworker.core.options import refuse
 from emsworker.store.engine.session import Session
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+_TEXTS = ("subscribe", "subscribepattern", "group", "profile")  # any value could be written as text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Offsets = str | Mapping[str, Mapping[int, int]]
 Times = str | Mapping[str, Mapping[int, int | datetime]]
@@ -77,7 +79,7 @@ def read_arrow(
             ``>``, ``>=``.
         limit: the number of rows to read at most.
         more: the same options as Python writes them: ``subscribe="orders"``, ``starting_offsets={"orders": {0: 23}}``.
-            Times are milliseconds since 1970, or a ``datetime`` with a time zone.
+            Times are milliseconds since 1970, or a ``datetime``; without a zone it is UTC.
 
     Raises:
         ConfigError: names every wrong option, column or filter.
@@ -206,6 +208,8 @@ class PlannedRead:
 def _plan(
     options: ReadOptions, columns: Sequence[str] | None, comparisons: Sequence[Comparison], limit: int | None
 ) -> PlannedRead:
+    if isinstance(columns, str):
+        raise ConfigError([Problem("columns", repr(columns), 'must be a list of columns like ["key", "value"]')])
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise ConfigError([Problem("limit", repr(limit), "must be a whole number, 0 or more")])
     schema = arrow_schema(options.dataset, _default(options) if columns is None else columns)
@@ -233,17 +237,34 @@ def _default(options: ReadOptions) -> tuple[str, ...]:
 
 
 def _comparisons(filters: Sequence[tuple[str, str, Any]]) -> list[Comparison]:
+    if not isinstance(filters, list | tuple):
+        raise ConfigError([Problem("filters", repr(filters), 'must be a list of tuples like [("offset", ">=", 100)]')])
     found = []
     for one in filters:
         if not isinstance(one, tuple | list) or len(one) != 3 or not all(isinstance(word, str) for word in one[:2]):
             raise ConfigError([Problem("filters", repr(one), 'each must be a tuple like ("offset", ">=", 100)')])
-        found.append(Comparison(*one))
+        column, operator, value = one
+        found.append(Comparison(column, operator, _in_utc(value) if isinstance(value, datetime) else value))
     return found
 
 
 def _options(options: Mapping[str, Any] | None, more: Mapping[str, Any]) -> ReadOptions:
+    if options is not None and not isinstance(options, Mapping):
+        fix = 'must be a mapping of options by their names in Spark; name topics by subscribe="orders"'
+        raise ConfigError([Problem("options", repr(options), fix)])
     given = dict(options or {}) | {_spark_name(name): value for name, value in more.items()}
+    problems = [
+        Problem(f"option {name}", repr(one), "must be text" + ", or a list of topics" * (name.lower() == "subscribe"))
+        for name, one in given.items()
+        if name.lower() in _TEXTS and not _is_text(name, one)
+    ]
+    refuse(problems)
     return read_options({name: _text(name, one) for name, one in given.items() if one is not None}, streaming=False)
+
+
+def _is_text(name: str, value: Any) -> bool:
+    texts = value if isinstance(value, list | tuple) and name.lower() == "subscribe" else [value]
+    return value is None or all(isinstance(one, str) for one in texts)
 
 
 def _spark_name(name: str) -> str:
@@ -256,22 +277,24 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
-        return str(_milliseconds(name, value))
+        return str(_milliseconds(value))
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     if isinstance(value, Mapping):
-        return json.dumps({topic: _places(name, places) for topic, places in value.items()}, default=str)
+        return json.dumps({topic: _places(places) for topic, places in value.items()}, default=str)
     return str(value)
 
 
-def _places(name: str, places: Any) -> Any:
+def _places(places: Any) -> Any:
     if not isinstance(places, Mapping):
         return list(places) if isinstance(places, Sequence | range) else places
-    return {number: _milliseconds(name, one) if isinstance(one, datetime) else one for number, one in places.items()}
+    return {number: _milliseconds(one) if isinstance(one, datetime) else one for number, one in places.items()}
 
 
-def _milliseconds(name: str, time: datetime) -> int:
-    if time.tzinfo is None:
-        fix = "the time has no time zone; give it one, such as datetime.UTC"
-        raise ConfigError([Problem(f"option {name}", str(time), fix)])
-    return (time - _EPOCH) // timedelta(milliseconds=1)
+def _milliseconds(time: datetime) -> int:
+    return (_in_utc(time) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _in_utc(time: datetime) -> datetime:
+    """Return a time with a zone; without one it is UTC, as everywhere in EMS."""
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -44,7 +44,7 @@ def find_fault(one: Comparison, dataset: str) -> str | None:
         "group": (str, "a string"),
         "partition": (int, "a whole number"),
         numbered: (int, "a whole number"),
-        "timestamp": (datetime, "a time with a time zone"),
+        "timestamp": (datetime, "a datetime"),
     }
     if one.column not in kinds:
         usable = ", ".join(name for name in kinds if name in COLUMNS[dataset])

@@ -228,11 +228,34 @@ def test_what_is_wrong_is_named_with_the_words_of_spark(named: Stream) -> None:
         },
         "filter offset in = [1]: its operator must be one of ==, <": {"filters": [("offset", "in", [1])]},
         "filter offset == = 'one': its value must be a whole number": {"filters": [("offset", "==", "one")]},
-        "its value must be a time with a time zone": {"filters": [("timestamp", ">", datetime(2026, 1, 1))]},
-        "option startingTimestamp = 2026-01-01 00:00:00: the time has no time zone": {
-            "starting_timestamp": datetime(2026, 1, 1)
-        },
+        "its value must be a datetime": {"filters": [("timestamp", ">", "2026-01-01")]},
+        "filters = 'offset > 1': must be a list of tuples like": {"filters": "offset > 1"},
+        "columns = 'offset': must be a list of columns like": {"columns": "offset"},
+        "option group = 5: must be text": {"group": 5},
+        "option profile = b'p': must be text": {"profile": b"p"},
         "each must be a tuple like": {"filters": ["offset > 1"]},
     }
     for text, more in wrong.items():
         assert text in failure(lambda more=more: read_arrow(subscribe="t", **more)), text
+    misnamed: dict[str, Any] = {
+        "options = 't': must be a mapping of options by their names in Spark; name topics by subscribe=": "t",
+        "options = [('subscribe', 't')]: must be a mapping of options": [("subscribe", "t")],
+        "option subscribe = 5: must be text, or a list of topics": {"subscribe": 5},
+        "option subscribe = ['t', 5]: must be text, or a list of topics": {"subscribe": ["t", 5]},
+        "option subscribePattern = ['t']: must be text": {"subscribePattern": ["t"]},
+    }
+    for text, options in misnamed.items():
+        for read in (read_arrow, read_pandas, scan_polars):
+            assert text in failure(lambda read=read, options=options: read(options)), text
+
+
+def test_a_time_without_a_zone_is_utc(named: Stream) -> None:
+    fill(named, count=5)
+    naive = born(3).replace(tzinfo=None)
+    for more in (
+        {"starting_timestamp": naive},
+        {"starting_offsets_by_timestamp": {"t": {0: naive, 1: naive}}},
+        {"filters": [("timestamp", ">=", naive)]},
+    ):
+        arguments: dict[str, Any] = more
+        assert sorted(read_arrow(subscribe="t", **arguments).read_all()["offset"].to_pylist()) == [3, 3, 4, 4, 5, 5]
