@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
 import traceback
@@ -77,6 +78,15 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the arguments, which prints the help page if they ask for it."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except OSError as error:
+            if (end := _output_failure(error)) is not None:
+                raise end from None
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever it raises becomes lines and an exit code."""
         said = [*ctx._protected_args], [*ctx.args]  # click takes them away, and each server needs them anew
@@ -93,13 +103,30 @@ class LazyGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # `ems ... | head` is no failure; click ends quietly
+            if (end := _output_failure(error)) is not None:
+                raise end from None
             if ctx.meta.get(TRACEBACK):
                 from emsworker.core.url import redact
 
                 click.echo(redact(traceback.format_exc()), err=True, nl=False)
             raise _failure(error) from None
+
+
+_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG)
+
+
+def _output_failure(error: Exception) -> click.exceptions.Exit | CommandFailure | None:
+    """Return how to end if the output cannot be written; `ems ... | head` is no failure of any command."""
+    if not isinstance(error, OSError) or error.errno not in _UNWRITABLE or error.filename is not None:
+        return None  # those of servers and of files that cannot be opened have other forms
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:  # Python would write what is left when it ends, and fail again
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    if error.errno == errno.EPIPE:
+        return click.exceptions.Exit(0)
+    return CommandFailure([f"the output cannot be written: {error.strerror}"])
 
 
 def _failure(error: Exception) -> CommandFailure:

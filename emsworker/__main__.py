@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,11 +13,23 @@ _TAKE_A_VALUE = ("--url", "--redis-url")
 
 def main() -> None:
     """Run the command of the command line; a long-running one can be stopped by a signal from here on."""
-    if _command(sys.argv[1:]) in _LONG_RUNNING:
-        from emsworker.core.process.signals import leave_at_once
+    _open_standard_streams()
+    try:
+        if _command(sys.argv[1:]) in _LONG_RUNNING:
+            from emsworker.core.process.signals import leave_at_once
 
-        leave_at_once()
-    import_module("emsworker.cli.main").main()
+            leave_at_once()
+        import_module("emsworker.cli.main").main()
+    except KeyboardInterrupt:  # during the imports; a command ends with the same words
+        print("\nAborted!", file=sys.stderr)
+        sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """Replace closed standard streams (``ems ... >&-``): they are None, and a socket could get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _command(arguments: Sequence[str]) -> str:

@@ -248,7 +248,7 @@ def _comparisons(filters: Sequence[tuple[str, str, Any]]) -> list[Comparison]:
     return found
 
 
-def _options(options: Mapping[str, Any] | None, more: Mapping[str, Any]) -> ReadOptions:
+def _options(options: Any, more: Mapping[str, Any]) -> ReadOptions:
     if options is not None and not isinstance(options, Mapping):
         fix = 'must be a mapping of options by their names in Spark; name topics by subscribe="orders"'
         raise ConfigError([Problem("options", repr(options), fix)])

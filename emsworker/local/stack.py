@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from emsworker.local.database import LocalDatabase
-from emsworker.local.errors import ServerMissing
+from emsworker.local.errors import ServerFailed, ServerMissing
 from emsworker.local.redis_server import Redis
 from emsworker.local.server import Server
 
@@ -35,11 +35,16 @@ class LocalStack:
 
         Raises:
             ServerMissing: no database server is installed.
-            ServerFailed: a server does not start.
+            ServerFailed: a server does not start, or the folder cannot be written.
         """
-        self.database.start(timeout_s)
-        if self._missing(self.redis) is None:
-            self.redis.start(timeout_s)
+        try:
+            self.database.start(timeout_s)
+            if self._missing(self.redis) is None:
+                self.redis.start(timeout_s)
+        except OSError as error:
+            raise ServerFailed(
+                f"the local stream cannot use the folder {self.folder}: {error}; EMS_LOCAL_DIR names another one"
+            ) from error
 
     def stop(self, timeout_s: float = 30) -> None:
         """Stop both servers cleanly.

@@ -645,3 +645,44 @@ def test_readers_that_hold_messages_are_listed_and_released(ems: Ems, app: App) 
     assert done == {"topic": "t", "reader": "nightly", "released_partitions": 2}
     gone = ems("readers", "release", "t", "nightly", "--yes")
     assert gone.code == 1 and "no reader 'nightly' holds messages of topic 't'; `ems readers list`" in gone.err
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_cannot_be_written_is_told_in_one_line(ems: Ems, buffered: bool) -> None:
+    def run(arguments: str, redirection: str) -> tuple[int, str]:
+        environ = environment({**ems.environ, **({} if buffered else {"PYTHONUNBUFFERED": "1"})})
+        script = f"set -o pipefail; {shlex.quote(sys.executable)} -m emsworker {arguments} {redirection}"
+        command = ["bash", "-c", script]
+        done = subprocess.run(command, env=environ, cwd=ems.folder, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stderr
+
+    for number in range(3):
+        ems.ok("topics", "create", f"t{number}")
+    full = "Error: the output cannot be written: No space left on device\n"
+    for arguments in ("topics list", "grants worker --user ems@%", "--help", "topics --help", "completion bash"):
+        assert run(arguments, ">/dev/full") == (1, full), arguments
+        assert run(arguments, ">&-") == (0, ""), arguments
+        assert run(arguments, "| true") == (0, ""), arguments
+    assert run("topics list", "2>&-")[0] == 0
+    assert run("messages list gone", "2>&1 >&- | true") in ((0, ""), (1, "")), "it has failed, or could not say so"
+    with Path(ems.folder / "not a folder").open("w"):
+        done = ems("local", "start", local_dir=str(ems.folder / "not a folder" / "local"))
+    assert done.code == 1 and re.fullmatch(
+        r"Error: the local stream cannot use the folder .*: .*; EMS_LOCAL_DIR names another one\n", done.err
+    ), done
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("--help",)])
+def test_ctrl_c_during_the_imports_is_no_traceback(ems: Ems, command: tuple[str, ...]) -> None:
+    """The interrupt comes at the import of click, before click could tell it."""
+    ems.write("click.py", "import os, signal\n\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = {"PYTHONPATH": f"{ems.folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "emsworker", *command],
+        env=environment({**ems.environ, **path}),
+        cwd=ems.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "\nAborted!\n")
