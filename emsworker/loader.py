@@ -18,9 +18,12 @@ def load_app(path: str) -> Ems:
     Raises:
         AppNotFound: naming the module or object and the fix.
     """
-    module_name, _, name = path.partition(":")
+    module_name, colon, name = path.partition(":")
     if not all(module_name.split(".")):
         raise AppNotFound(f"-A {path!r}: names no module; write -A module, or -A module:app")
+    if module_name.endswith(".py"):
+        named = f"{module_name.removesuffix('.py').replace('/', '.').strip('.')}{colon}{name}"
+        raise AppNotFound(f"-A {path}: names a file; write -A {named}, the module as Python imports it")
     module = _import(module_name, path)
     if name:
         found = getattr(module, name, None)
@@ -57,10 +60,16 @@ def _import(name: str, path: str) -> ModuleType:
         raise
     except Exception as error:  # whatever a user's module raises
         raise AppNotFound(
-            f"-A {path}: importing {name} failed: {type(error).__name__}: {error} ({_place(error)})"
+            f"-A {path}: importing {name} failed: {type(error).__name__}: {_text(error)} ({_place(error)})"
         ) from error
 
 
+def _text(error: Exception) -> str:
+    return error.msg if isinstance(error, SyntaxError) else str(error)  # its place follows
+
+
 def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:  # no frame is of the file that could not be compiled
+        return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "no place"

@@ -103,7 +103,10 @@ def test_t7_middleware_changes_its_own_copy_of_the_headers() -> None:
         ("loader_c", "from emsworker import Ems\none = Ems()\ntwo = Ems()\n", "several apps"),
         ("loader_d", "1/0\n", "ZeroDivisionError"),
         ("loader_e", "import no_such_module_of_theirs\n", "no_such_module_of_theirs"),
-        ("loader_f", "def f(:\n", "SyntaxError"),
+        ("loader_f", "\ndef f(:\n", r"SyntaxError: invalid syntax \(.*/loader_f\.py:2\)$"),
+        ("loader_g", "compile('1 +', 'made.py', 'exec')\n", r"SyntaxError: invalid syntax \(made\.py:1\)$"),
+        ("loader_h.py", None, r"names a file; write -A loader_h, the module"),
+        ("./shop/loader_i.py:app", None, r"names a file; write -A shop\.loader_i:app, the module"),
     ],
 )
 def test_an_app_that_cannot_be_loaded_is_told_in_one_line(
