@@ -19,11 +19,11 @@ def load_app(path: str) -> Ems:
         AppNotFound: naming the module or object and the fix.
     """
     module_name, colon, name = path.partition(":")
-    if not all(module_name.split(".")):
-        raise AppNotFound(f"-A {path!r}: names no module; write -A module, or -A module:app")
     if module_name.endswith(".py"):
         named = f"{module_name.removesuffix('.py').replace('/', '.').strip('.')}{colon}{name}"
         raise AppNotFound(f"-A {path}: names a file; write -A {named}, the module as Python imports it")
+    if not all(module_name.split(".")):
+        raise AppNotFound(f"-A {path!r}: names no module; write -A module, or -A module:app")
     module = _import(module_name, path)
     if name:
         found = getattr(module, name, None)
