@@ -38,12 +38,21 @@ def change_options(owner: type) -> Callable[[F], F]:
 def _option(name: str, one: Setting, *, changing: bool) -> Callable[[F], F]:
     switch = f"--{name.removesuffix('_s').replace('_', '-')}"
     if one.check.form == "flag" and changing:
-        return click.option(one.switch or f"{switch}/--no-{switch[2:]}", name, default=None, help=_sentence(one))
+        return click.option(
+            one.switch or f"{switch}/--no-{switch[2:]}", name, multiple=True, callback=_one_way, help=_sentence(one)
+        )
     more = _FORMS[one.check.form](one)
     if not changing:
         default = str(one.default) if one.check.words else one.default
         more |= {"default": default, "show_default": one.default is not None and one.check.form != "flag"}
     return click.option(one.switch or switch, name, help=_sentence(one), **more)
+
+
+def _one_way(ctx: click.Context, param: click.Parameter, given: tuple[bool, ...]) -> bool | None:
+    """Return what the last of a flag's two switches says; ``None`` if none is given."""
+    if len(set(given)) > 1:
+        raise click.UsageError(f"Give either {' or '.join([*param.opts, *param.secondary_opts])}.")
+    return given[-1] if given else None
 
 
 _FORMS: Mapping[str, Callable[[Option], dict[str, Any]]] = {

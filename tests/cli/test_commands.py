@@ -647,6 +647,18 @@ def test_readers_that_hold_messages_are_listed_and_released(ems: Ems, app: App) 
     assert gone.code == 1 and "no reader 'nightly' holds messages of topic 't'; `ems readers list`" in gone.err
 
 
+def test_both_switches_of_a_flag_are_refused(ems: Ems) -> None:
+    ems.ok("topics", "create", "t")
+    ems.ok("groups", "create", "t", "g")
+    for command in (("groups", "change", "t", "g", "--pause", "--resume"), ("topics", "change", "t")):
+        switches = command[-2:] if "groups" in command else ("--age-wins", "--no-age-wins")
+        done = ems(*command, *switches)
+        assert done.code == 2 and f"Error: Give either {switches[0]} or {switches[1]}." in done.err, done
+    assert ems.ok("groups", "change", "t", "g", "--pause", "--pause", "--json").json["paused"] is True
+    assert ems.ok("groups", "change", "t", "g", "--max-attempts", "3", "--json").json["paused"] is True
+    assert ems.ok("groups", "change", "t", "g", "--resume", "--json").json["paused"] is False
+
+
 @pytest.mark.parametrize("buffered", [True, False])
 def test_output_that_cannot_be_written_is_told_in_one_line(ems: Ems, buffered: bool) -> None:
     def run(arguments: str, redirection: str) -> tuple[int, str]:
