@@ -12,7 +12,7 @@ from typing import Any
 from emsworker.broker.keys import KeyBackend, MysqlKeys, RedisKeys
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
-from emsworker.core.codec import Decoder
+from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings
 from emsworker.core.errors import StoreUnavailable, TopicDeleted, TopicMoved
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
@@ -111,7 +111,12 @@ class MysqlBroker:
 
     @lazy
     def decoder(self) -> Decoder:
-        """Reads the bodies that the accept list allows."""
+        """Reads the bodies that the accept list allows.
+
+        Raises:
+            ConfigError: it names a serializer that is not known here.
+        """
+        check_serializers(self.settings.serializer, self.settings.accept)
         return Decoder(self.settings.accept, self.settings.max_decoded_bytes)
 
     @lazy

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from emsworker.core.errors import ContentRefused, DecodeError, EncodeError, text_of
+from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError, Problem, text_of
 from emsworker.core.extras import hint_if_missing
 from emsworker.core.process.forks import undivided
 
@@ -226,6 +226,30 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
     if len(block) > MAX_HEADERS_BYTES:
         raise EncodeError(f"the headers take {len(block)} bytes, at most {MAX_HEADERS_BYTES}; put it into the body")
     return block
+
+
+def check_serializers(serializer: str, accept: Sequence[str]) -> None:
+    """Check that the serializers of the settings are known here, once the app that may register some is loaded.
+
+    Raises:
+        ConfigError: names every one that is not.
+    """
+    problems = [
+        Problem(name, repr(value), f"there is no such serializer here; known are {', '.join(SERIALIZERS)}")
+        for name, value in (("serializer", serializer), *(("accept", one) for one in accept))
+        if not _is_known(value, as_type=name == "accept")
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _is_known(serializer: str, *, as_type: bool) -> bool:
+    if serializer in SERIALIZERS or (as_type and serializer in (*RAW_TYPES, *_TYPE_NAMES)):
+        return True
+    with undivided:
+        from kombu.serialization import registry
+
+    return serializer in registry.name_to_type or (as_type and serializer in registry.type_to_name)
 
 
 class Decoder:

@@ -214,6 +214,7 @@ class _Checked:
 
 def _check(app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]) -> _Checked:
     """Check an app against its stream."""
+    from emsworker.core.codec import check_serializers
     from emsworker.store.engine.schema import server_facts
     from emsworker.store.topics import find_served
     from emsworker.worker.placement import expected_on, server_urls
@@ -221,6 +222,7 @@ def _check(app: Ems, path: str, url: str | None, topics: Sequence[str], groups: 
 
     found_out = _Checked()
     try:
+        check_serializers(app.settings.serializer, app.settings.accept)
         routes = chosen_routes(app, path, topics, groups)
         url = url or app.settings.url or LocalStack().url
         if url is None:

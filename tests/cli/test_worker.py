@@ -107,6 +107,8 @@ def test_the_apps_own_settings_count_and_options_win(ems: Ems, url: str, tmp_pat
         (["-Q", "nix"], {}, "-Q names nix"),
         (["--groups", "nix"], {}, "--groups names nix"),
         ([], {"auto_create": "off"}, "`ems topics create default`"),
+        ([], {"accept": "json,foo"}, "accept = 'foo': there is no such serializer here; known are json, msgpack,"),
+        ([], {"serializer": "jsno"}, "serializer = 'jsno': there is no such serializer here"),
     ],
 )
 def test_what_children_refuse_is_told_once(ems: Ems, arguments: list[str], environ: dict[str, str], said: str) -> None:

@@ -10,12 +10,22 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
+import kombu.serialization
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emsworker.core.codec import COMPRESSIONS, Decoder, decode_headers, encode_body, encode_headers, encode_json
-from emsworker.core.errors import ContentRefused, DecodeError, EncodeError
+from emsworker import Ems
+from emsworker.core.codec import (
+    COMPRESSIONS,
+    Decoder,
+    check_serializers,
+    decode_headers,
+    encode_body,
+    encode_headers,
+    encode_json,
+)
+from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError
 
 ALL = Decoder(("json", "msgpack", "yaml", "pickle"))
 _PLAIN = st.recursive(
@@ -234,3 +244,22 @@ def test_what_is_encoded_is_what_the_standard_encoder_writes() -> None:
     loop.append(loop)
     with pytest.raises(EncodeError, match="cannot be serialized as json"):
         encode_json(loop)
+
+
+def test_a_serializer_that_nobody_knows_is_refused_and_one_that_the_app_registers_is_not() -> None:
+    known = ("json", "application/json", "text/plain", "application/x-yaml", "pickle")
+    check_serializers("json", known)
+    with pytest.raises(ConfigError) as caught:
+        check_serializers("application/json", ("json", "ours", "application/x-ours"))
+    assert [(one.name, one.value) for one in caught.value.problems] == [
+        ("serializer", "'application/json'"),
+        ("accept", "'ours'"),
+        ("accept", "'application/x-ours'"),
+    ]
+    kombu.serialization.register("ours", str, str, "application/x-ours")
+    try:
+        check_serializers("ours", ("ours", "application/x-ours"))
+    finally:
+        kombu.serialization.unregister("ours")
+    with pytest.raises(ConfigError, match="accept = 'foo'"):
+        _ = Ems("t", url="mysql://x:y@127.0.0.1:1/z", accept=("foo",)).stream.decoder
