@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _GAP = 2
 _FOLDED = 16  # a column of text can be made as narrow as this
 _ENDLESS = 1 << 20
+_NEEDED = frozenset({"value", "fix", "task", "error"})  # without them a row does not say what is the matter
 _CLIENTS = frozenset({"client", "client_id", "leader"})
 
 _WORDS = {
@@ -87,10 +88,22 @@ def print_table(rows: Sequence[Row], columns: Sequence[str], spare: Sequence[str
     """Print a list of things; see :func:`emsworker.cli.output.print_rows`."""
     console = open_console(endless=wide())
     table, hidden = make_table(rows, columns, spare, console.width, wide())
+    if not _NEEDED.isdisjoint(hidden):
+        _print_records(rows, columns)
+        return
     console.print(table)
     if hidden:
         names = ", ".join(title.lower() for title in titles_of(hidden))
-        click.echo(f"Left out for want of width: {names}; --wide shows everything.", err=True)
+        text = f"Left out for want of width: {names}; --wide shows everything."
+        click.echo(click.wrap_text(text, console.width), err=True)
+
+
+def _print_records(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    """Print rows that are too wide for a table: the columns of each below each other, with an empty line between."""
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        print_properties({column: row[column] for column in columns})
 
 
 def make_table(

@@ -166,6 +166,23 @@ def test_tables_fit_the_terminal(ems: Ems, busy: str) -> None:
     assert busy in ems.ok("clients").out, "a pipe gets everything"
 
 
+def test_a_narrow_terminal_still_tells_what_is_the_matter(ems: Ems, busy: str) -> None:
+    with terminal(ems, "check", columns=40) as screen:
+        screen.end()
+        lines = screen.text.splitlines()
+        assert {"severity", "name", "value", "fix"} <= {line.split(" ")[0] for line in lines}
+        assert max(map(len, lines)) <= 40 and "Left out" not in screen.text
+        shown = " ".join(screen.text.split())
+        for one in ems("check", "--json").json:
+            assert one["name"] in shown
+    with terminal(ems, "dead", "list", columns=40) as screen:
+        assert screen.end() == 0
+        assert "shop.add" in screen.text and "ValueError" in screen.text and "orders" in screen.text
+    with terminal(ems, "groups", "list", columns=40) as screen:
+        assert screen.end() == 0
+        assert max(map(len, screen.text.splitlines())) <= 40 and "Left out for want of width" in screen.text
+
+
 def test_top_shows_groups_messages_and_a_trace(ems: Ems, busy: str) -> None:
     with terminal(ems, "top", "--interval", "250ms") as screen:
         before = screen.mode()
