@@ -17,6 +17,7 @@ import click
 from emsworker.core.counted import counted
 from emsworker.core.errors import ExtraMissing
 from emsworker.core.extras import hint_if_missing
+from emsworker.core.process.role import claim_role
 from emsworker.spark.jobs import JOBS, load
 from emsworker.spark.jobs.job import Job, JobResult, Options, Shape
 from emsworker.spark.jobs.output import FORMATS, as_text, write
@@ -153,6 +154,8 @@ def run_job(
     **given: Any,
 ) -> None:
     """Run a job with the values of the command line, and print its result."""
+    if job.size is not None:
+        claim_role("reader")  # the reports; a refused privilege is one that this role has
     context = click.get_current_context()
     if URL in context.meta:
         raise click.UsageError("--url would not reach Spark's executors; set EMS_URL, or name a --profile.")

@@ -455,6 +455,8 @@ def test_whoever_is_refused_is_told_the_check_of_his_role(ems: Ems, url: str) ->
     assert "`ems check --role worker`" in wrong("worker", "-A", "emsapp", "-p", "1").err
     assert "`ems check --role worker`" in wrong("beat").err
     assert "`ems check`" in wrong("topics", "list").err
+    for report in ("lag", "latency", "deadletters", "topics"):
+        assert "`ems check --role reader`" in wrong("pipeline", report).err, report
 
 
 def test_a_purged_topic_has_no_messages(ems: Ems, app: App) -> None:
