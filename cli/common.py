@@ -179,6 +179,7 @@ class OpenStream:
             StoreUnavailable, AccessDenied, ServerUnsupported, SchemaMissing: it cannot be used.
         """
         from emsworker.core.errors import StoreUnavailable
+        from emsworker.core.process.address import address_place
         from emsworker.core.url import redact_url
         from emsworker.store.engine.database import Database
         from emsworker.store.engine.schema import check_server, check_version
@@ -187,7 +188,7 @@ class OpenStream:
         try:
             database.call(check_server)
         except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error}; the address is {redact_url(self.url)} (--url or EMS_URL)") from error
+            raise StoreUnavailable(f"{error}; the address is {redact_url(self.url)} ({address_place()})") from error
         if check_schema:
             database.call(check_version)
         return database

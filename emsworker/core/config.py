@@ -281,6 +281,7 @@ _OTHER_VARIABLES = frozenset(
         "EMS_MYSQL_ROOT",
         "EMS_CACHE_DIR",
         "EMS_PROFILES",
+        "EMS_URL_NAME",
         "EMS_WEB_OIDC_SECRET",
         "EMS_WEB_OPERATOR_URL",
         "EMS_WEB_SESSION_KEY",

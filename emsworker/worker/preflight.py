@@ -15,6 +15,7 @@ from emsworker.core.errors import AccessDenied, EmsError, StoreUnavailable, Unkn
 from emsworker.core.ids import check_name
 from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
+from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
 from emsworker.core.url import redact_url
 from emsworker.publish.catalog import check_declared, unknown_group, unknown_topic
@@ -45,7 +46,7 @@ def check_stream(url: str, settings: Settings) -> Database:
         if not database.call(lambda session: probe.has_privileges(session, _ROLE)):
             raise AccessDenied(database.call(_lacking))
     except StoreUnavailable as error:
-        raise StoreUnavailable(f"{error}; the address is {redact_url(url)} (--url or EMS_URL)") from error
+        raise StoreUnavailable(f"{error}; the address is {redact_url(url)} ({address_place()})") from error
     return database
 
 

@@ -128,6 +128,23 @@ def test_the_tests_of_a_project_pass(stream: Stream, driver: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_wrong_address_is_told_by_the_settings_of_the_project(stream: Stream) -> None:
+    environment = _environment(stream.url, Path(__file__).parent) | {"DJANGO_SETTINGS_MODULE": "webshop.settings"}
+    away = str(_free_port())
+    for command in (["ems", "topics", "list"], ["ems_worker", "-p", "1"], ["ems_migrate"]):
+        for wrong in ({"DB_PASSWORD": "wrong"}, {"DB_PORT": away}):
+            done = subprocess.run(
+                [sys.executable, "-m", "django", *command],
+                env=environment | wrong,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            assert done.returncode != 0 and "EMS_URL" not in done.stderr and "--url" not in done.stderr, done.stderr
+            assert "DATABASES['default']" in done.stderr or command == ["ems_migrate"], (command, done.stderr)
+
+
 @dataclass
 class DjangoReader(Reader):
     """Somebody who follows the page on Django; its ports are free ones."""

@@ -14,6 +14,7 @@ from emsworker.broker.port import Broker
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.model import Message, Outcome
 from emsworker.core.process import forks
+from emsworker.core.process.address import name_address
 from emsworker.integrations.django.address import database_url, fingerprint
 from emsworker.tasks.middleware import Middleware
 
@@ -55,6 +56,7 @@ class ProjectEms(Ems):
         with self._lock:
             if seen != self._seen:  # another thread may have been faster, and sends by now
                 super().reconfigure(url=database_url(self.follows))
+                name_address(f"DATABASES[{self.follows!r}]")
                 self._seen = seen
 
     @property

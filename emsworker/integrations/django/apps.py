@@ -96,7 +96,5 @@ def _warning(backend: EmsBackend, error: EmsError, hint: str | None) -> checks.W
 
 def django_text(error: EmsError, backend: EmsBackend) -> str:
     """Return the text of an error with the names that a Django project has for its address and its commands."""
-    follows = backend.app.follows
-    address = f"TASKS[{backend.alias!r}]['OPTIONS']['url']" if follows is None else f"DATABASES[{follows!r}]"
-    text = str(error).replace("EMS_URL", address)
+    text = str(error).replace("EMS_URL", backend.address_name)
     return text.replace("`ems migrate`", "`manage.py ems_migrate`").replace("`ems ", "`manage.py ems ")

@@ -69,6 +69,12 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
             self._shared = _shared[key]
 
     @property
+    def address_name(self) -> str:
+        """The setting of the project that the stream's address comes from."""
+        follows = self.app.follows
+        return f"TASKS[{self.alias!r}]['OPTIONS']['url']" if follows is None else f"DATABASES[{follows!r}]"
+
+    @property
     def is_configured(self) -> bool:
         """True if no option is wrong."""
         return self._shared.app is not None

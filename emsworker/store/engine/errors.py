@@ -15,6 +15,7 @@ from emsworker.core.errors import (
     StatementRefused,
     TlsError,
 )
+from emsworker.core.process.address import address_name
 from emsworker.core.process.role import check_command
 from emsworker.core.url import redact
 
@@ -173,7 +174,7 @@ def translate(error: BaseException) -> BaseException:
 def _fault_of_surroundings(code: int, text: str) -> EmsError | None:
     if code in _DENIED:
         return AccessDenied(
-            f"MySQL refused: ({code}) {text}; check the user, password and grants of EMS_URL "
+            f"MySQL refused: ({code}) {text}; check the user, password and grants of {address_name()} "
             f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
         )
     if code == _NO_DATABASE:

@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, handle_default_options
 
 from emsworker.core.errors import EmsError
+from emsworker.core.process.address import VARIABLE
 from emsworker.integrations.django.backend import EmsBackend, get_backend
 
 
@@ -66,7 +67,7 @@ class PassingCommand(BaseCommand, ABC):  # type: ignore[misc]
 
     def environment(self, backend: EmsBackend) -> Mapping[str, str]:
         """Return the variables that ``ems`` needs besides."""
-        return {}
+        return {VARIABLE: backend.address_name}
 
 
 def _add_backend(parser: Any) -> None:

@@ -22,4 +22,4 @@ class Command(PassingCommand):
         backend.app.follow()
         settings = backend.app.settings
         found = {"EMS_URL": settings.url, "EMS_REDIS_URL": settings.redis_url}
-        return {name: address for name, address in found.items() if address is not None}
+        return {**super().environment(backend), **{name: one for name, one in found.items() if one is not None}}
