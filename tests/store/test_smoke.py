@@ -14,7 +14,7 @@ def test_w2_publish_claim_flush_retry_recover(stream: Stream, app: Ems) -> None:
     claim = stream.take(topic, group, me, batch=6)
     assert [message.body["n"] for message in claim.messages] == list(range(6))
     so_far = flush_of(claim, topic, 6, failures=[failed(2), failed(3, dead="gone")])
-    second = claims.take_range(stream.session, stream.claimant(topic, group, me), 0, so_far)
+    second = claims.take_range(stream.session, stream.claimant(topic, group, me), 0, [so_far])
     assert second
     assert offsets(second) == [7, 8, 9, 10]
     assert stream.retries(group) == [(2, 1, False, 0)]
