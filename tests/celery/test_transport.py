@@ -419,6 +419,18 @@ def test_a_command_is_refused_once_by_name(start: Callable[..., Project], comman
     assert ran.returncode == 1 and "EMS_LEASE" in said and "Trying again" not in said, said
 
 
+def test_a_message_that_is_requeued_too_often_tells_how_often(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    one = program(delivery_limit=3)
+    one.consume(WORK)
+    one.send("hello", WORK)
+    for count in (1, 2, 3):
+        one.until(count)[-1].requeue()
+    (dead,) = until(lambda: rows("SELECT error_type, error FROM ems_dead"), 30, "it is a dead letter")
+    assert "Requeued" in dead[0] and "delivered 3 times" in dead[1], dead
+
+
 def test_a_forked_child_leaves_its_parents_messages_alone(program: Callable[..., Program]) -> None:
     sender, reader = program(), program()
     for number in range(3):
