@@ -24,7 +24,7 @@ L = TypeVar("L")
 _PATIENCE_S = 10.0
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
-# Functions, which do not hold their object; a `WeakMethod` whose object goes when the process ends fails in its callback.
+# Functions, which do not hold their object; the callback of a `WeakMethod` fails while a process ends.
 _resets: weakref.WeakKeyDictionary[Any, list[Callable[[Any], object]]] = weakref.WeakKeyDictionary()
 
 
