@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, seconds_text
+from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, EmsError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine import probe, schema
@@ -18,11 +19,11 @@ from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import intake
+from emsworker.store.stream.messages import fitting_body, packet_of
 
 T = TypeVar("T")
 
 _CLOCK_LIMIT_S = 1.0
-_PACKET_SLACK_BYTES = 64 << 10
 
 
 class Severity(StrEnum):
@@ -239,12 +240,11 @@ def _check_clock(ahead_s: float) -> Finding:
 def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     value = str(facts.max_allowed_packet)
     largest = probe.largest_limit(session)
-    # A body is sent as hexadecimal digits, two for each byte.
-    needed = 2 * largest[1] + _PACKET_SLACK_BYTES if largest else 0
-    if largest and facts.max_allowed_packet < needed:
+    fitting = fitting_body(facts.max_allowed_packet)
+    if largest and largest[1] > fitting:
         fix = (
-            f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {needed}; raise it, or lower the "
-            f"limit with `ems topics change {largest[0]} --max-message-bytes {_fitting(facts.max_allowed_packet)}`"
+            f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {packet_of(largest[1])}; raise it, "
+            f"or lower the limit with `ems topics change {largest[0]} --max-message-bytes {fitting}`"
         )
         return [_error("max_allowed_packet", value, fix)]
     return [_ok("max_allowed_packet", value)]
@@ -260,15 +260,15 @@ def _check_idle_timeouts(session: Session) -> list[Finding]:
     for one in probe.idle_timeouts(session):
         if longest is None or longest[2] <= min(one.seconds, one.own_s):
             if one.name == "wait_timeout":
-                findings.append(_ok(one.name, f"{one.seconds:g} s"))
+                findings.append(_ok(one.name, format_duration(one.seconds)))
             continue
         topic, group, timeout_s = longest
         whose = "connections of your own" if timeout_s <= one.own_s else "those of EMS too"
         fix = (
-            f"a message of {topic}/{group} may run for {timeout_s:g} s, and connections that are silent meanwhile are "
-            f"closed, {whose}; raise it, and the idle timeout of a proxy between"
+            f"a message of {topic}/{group} may run for {format_duration(timeout_s)}, and connections that are silent "
+            f"meanwhile are closed, {whose}; raise it, and the idle timeout of a proxy between"
         )
-        findings.append(_warning(one.name, f"{one.seconds:g} s", fix))
+        findings.append(_warning(one.name, format_duration(one.seconds), fix))
     return findings
 
 
@@ -278,10 +278,6 @@ def _check_refused(session: Session) -> list[Finding]:
         return [_ok("ems_publish", "no row is refused")]
     value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
     return [_warning("ems_publish", value, "messages that were written by plain SQL are not sent: `ems refused list`")]
-
-
-def _fitting(packet: int) -> int:
-    return max((packet - _PACKET_SLACK_BYTES) // 2, 1)
 
 
 def _check_redis(url: str | None) -> list[Finding]:

@@ -1,7 +1,7 @@
 """What an operator of EMS sees of a Celery project: names of tasks, errors, queues; and dead letters that run again."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ from urllib.request import urlopen
 import pytest
 from starlette.testclient import TestClient
 
+from emsworker.local import LocalDatabase
 from emsworker.web import Visitor, ems_web
 from tests.celery.project import Project
 from tests.support.commands import Ems
+from tests.support.servers import set_globals
 from tests.support.waiting import until
 
 BILL = "tests.celery.projects.tasks.bill"
@@ -79,6 +81,30 @@ def test_a_task_that_fails_is_found_by_name_and_error_and_runs_again(
     assert _dead(ems) == []
 
 
+def test_what_used_up_its_deliveries_tells_why(start: Callable[..., Project], tmp_path: Path) -> None:
+    project = start(delivery_limit=2)
+    ems = Ems({"EMS_URL": project.broker.url.removeprefix("ems+")}, tmp_path)
+    project.worker("-c", "1").wait_ready()
+    project.run("die.delay(1); stall.delay(2)")
+    dead = until(lambda: len(found := _dead(ems)) == 2 and found, 60, "both are dead letters")
+    assert project.count("began") == {1: 2, 2: 2}
+    told = {one["task"].rpartition(".")[2]: ems.ok("dead", "show", one["id"]).out for one in dead}
+    assert "WorkerLostError" in told["die"] and "SIGKILL" in told["die"], told
+    assert "TimeLimitExceeded" in told["stall"], told["stall"]
+
+
+def test_the_command_amqp_knows_queues_of_the_stream(project: Project) -> None:
+    for command, said in (
+        (("queue.declare", "foo"), "messages:0"),
+        (("exchange.declare", "e", "topic"), "OK"),
+        (("queue.bind", "foo", "e", "#"), "OK"),
+        (("queue.purge", "foo"), "OK"),
+        (("queue.delete", "foo"), "OK"),
+    ):
+        ran = project.celery("amqp", *command)
+        assert ran.returncode == 0 and said in ran.stdout, (command, ran.stdout, ran.stderr)
+
+
 def _metrics(ems: Ems) -> str:
     """What Prometheus is given."""
     with ems.running("monitoring", "serve", "0") as serve:
@@ -91,3 +117,23 @@ def _metrics(ems: Ems) -> str:
 
 def _dead(ems: Ems) -> list[dict[str, Any]]:
     return ems.ok("dead", "list", "--json").json["dead_letters"]
+
+
+def test_the_check_finds_nothing_wrong_with_what_celery_has_made(
+    project: Project, ems: Ems, server: LocalDatabase
+) -> None:
+    """Also on a server that takes less than the option asks for: a body of the limit that its topic has fits."""
+    before = project.rows("SELECT @@GLOBAL.max_allowed_packet")[0][0]
+    try:
+        set_globals(server, f"SET GLOBAL max_allowed_packet = {8 << 20}")
+        project.worker("-c", "1").wait_ready()
+        project.run("print(add.delay(1, 2).get(timeout=60))")
+        for role in ("celery", "admin"):
+            found = ems("check", "--json", "--role", role).json
+            told = [one for one in found if one["name"] in ("max_allowed_packet", "wait_timeout")]
+            assert told and all(one["severity"] == "ok" for one in told), told
+        limits = dict(project.rows("SELECT name, max_message_bytes FROM ems_topic"))
+        assert {QUEUE, "amqp-bus"} <= set(limits) and set(limits.values()) == {((8 << 20) - (64 << 10)) // 2}
+        project.run("work.apply_async(('x' * (int(sys.argv[1]) - 1000), 0))", limits[QUEUE])
+    finally:
+        set_globals(server, f"SET GLOBAL max_allowed_packet = {before}")

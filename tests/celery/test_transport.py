@@ -13,7 +13,7 @@ import pymysql
 import pytest
 from amqp.exceptions import NotFound, PreconditionFailed
 
-from emsworker.core.errors import MessageTooLarge
+from emsworker.core.errors import AccessDenied, ConfigError, MessageTooLarge, SchemaMissing
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.bindings import matches
@@ -21,6 +21,7 @@ from emsworker.integrations.celery.fanout import _BusReader
 from emsworker.integrations.celery.names import bus_topic, queue_topic
 from emsworker.store.routing import ExchangeKind
 from tests.celery.brokers import Broker
+from tests.celery.project import Project
 from tests.support.waiting import until
 
 
@@ -383,9 +384,51 @@ def test_an_unreachable_server_is_told_at_once(broker: Broker) -> None:
 @pytest.mark.parametrize("options", [{"delivery_limit": 2.5}, {"lease": 5}])
 def test_a_wrong_option_ends_a_program_at_once(broker: Broker, options: dict[str, Any]) -> None:
     connection = kombu.Connection(broker.url, transport_options=options)
-    with pytest.raises(ValueError, match=next(iter(options))) as refused:
+    _refused_at_once(connection, ConfigError, next(iter(options)))
+
+
+def test_a_database_without_tables_is_refused_and_stays_as_it_is(database: str) -> None:
+    connection = kombu.Connection(f"ems+{database}")
+    _refused_at_once(connection, SchemaMissing, "run `ems migrate`")
+    at = DatabaseUrl.parse(database)
+    account = {"host": at.host, "port": at.port, "user": at.user, "password": at.password}
+    with pymysql.connect(**account, database=at.database) as seen, seen.cursor() as cursor:
+        cursor.execute("SHOW TABLES")
+        assert cursor.fetchall() == ()
+
+
+def test_a_wrong_password_is_refused_at_once(broker: Broker) -> None:
+    wrong = DatabaseUrl.parse(broker.url.removeprefix("ems+")).password
+    _refused_at_once(kombu.Connection(broker.url.replace(f":{wrong}@", ":nope@")), AccessDenied, "denied")
+
+
+def _refused_at_once(connection: kombu.Connection, kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=match) as refused:
         connection.ensure_connection(lambda error, pause: pytest.fail(f"tried again after {error!r}"))
+    with pytest.raises(kind, match=match):
+        _ = connection.default_channel  # as programs use that send; it has no limit of tries
     assert not isinstance(refused.value, connection.connection_errors + connection.channel_errors)
+
+
+@pytest.mark.parametrize("command", [("worker", "-c", "1"), ("purge", "-f")])
+def test_a_command_is_refused_once_by_name(start: Callable[..., Project], command: tuple[str, ...]) -> None:
+    project = start()
+    project.environ["EMS_LEASE"] = "3"
+    ran = project.celery(*command)
+    said = ran.stdout + ran.stderr
+    assert ran.returncode == 1 and "EMS_LEASE" in said and "Trying again" not in said, said
+
+
+def test_a_message_that_is_requeued_too_often_tells_how_often(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    one = program(delivery_limit=3)
+    one.consume(WORK)
+    one.send("hello", WORK)
+    for count in (1, 2, 3):
+        one.until(count)[-1].requeue()
+    (dead,) = until(lambda: rows("SELECT error_type, error FROM ems_dead"), 30, "it is a dead letter")
+    assert "Requeued" in dead[0] and "delivered 3 times" in dead[1], dead
 
 
 def test_a_forked_child_leaves_its_parents_messages_alone(program: Callable[..., Program]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from emsworker.core.errors import ConfigError
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery import registration
-from emsworker.integrations.celery.options import StreamOptions
+from emsworker.integrations.celery.options import StreamOptions, _tell_ignored
 from emsworker.integrations.celery.url import StreamUrl
 
 
@@ -58,6 +58,30 @@ def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ValueError, match=r"stream|://") as refused:
         StreamUrl.parse(url)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["socket_timeout", "lease", "fanout_prefix"])
+def test_an_unknown_option_is_refused_wherever_it_stands(name: str) -> None:
+    for in_url, given in (({name: "3"}, {}), ({}, {name: 3})):
+        with pytest.raises(ConfigError, match=f"{name} = .*there is no such option"):
+            StreamOptions.load(in_url, given)
+
+
+def test_the_visibility_timeout_is_ignored_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for in_url, given in (({"visibility_timeout": "60"}, {}), ({}, {"visibility_timeout": 60})):
+        caplog.clear()
+        _tell_ignored.cache_clear()
+        assert StreamOptions.load(in_url, given) == StreamOptions()
+        StreamOptions.load(in_url, given)
+        assert [one.message for one in caplog.records if "visibility_timeout" in one.message] != []
+        assert len(caplog.records) == 1
+
+
+def test_what_kombu_reads_itself_stands_in_the_transport_options_alone() -> None:
+    assert StreamOptions.load({}, {"max_retries": 3, "interval_start": 0}) == StreamOptions()
+    with pytest.raises(ConfigError, match="max_retries"):
+        StreamOptions.load({"max_retries": "3"}, {})
 
 
 def test_all_wrong_options_are_named() -> None:

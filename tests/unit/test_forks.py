@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -97,3 +99,18 @@ def test_a_lazy_attribute_is_made_once() -> None:
     owner = Owner()
     assert (owner.one, owner.one, Owner().one) == (1, 1, 2)
     assert Owner.one.__doc__ == "It says so."
+
+
+def test_objects_that_outlive_their_program_say_nothing_when_it_ends() -> None:
+    """An interpreter that ends by an exception clears modules in an order that callbacks of `WeakMethod` do not bear."""
+    text = """
+from emsworker.core.process import forks
+class Owner:
+    def __init__(self): forks.after_fork(self.reset)
+    def reset(self): pass
+kept = [Owner() for _ in range(3)]
+def fail(one): raise SystemError(one)
+fail(kept[0])
+"""
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "SystemError" in ran.stderr and "ignored" not in ran.stderr, ran.stderr

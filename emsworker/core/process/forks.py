@@ -24,7 +24,8 @@ L = TypeVar("L")
 _PATIENCE_S = 10.0
 
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
-_resets: weakref.WeakKeyDictionary[Any, list[weakref.WeakMethod[Callable[[], object]]]] = weakref.WeakKeyDictionary()
+# Functions, which do not hold their object; the callback of a `WeakMethod` fails while a process ends.
+_resets: weakref.WeakKeyDictionary[Any, list[Callable[[Any], object]]] = weakref.WeakKeyDictionary()
 
 
 def _freed(lock: L) -> L:
@@ -52,8 +53,8 @@ def after_fork(method: Callable[[], object]) -> None:
 
     The method must not raise, wait, or write to anything that the parent has opened.
     """
-    owner: Any = method.__self__  # type: ignore[attr-defined]
-    _resets.setdefault(owner, []).append(weakref.WeakMethod(method))
+    bound: Any = method
+    _resets.setdefault(bound.__self__, []).append(bound.__func__)
 
 
 class _Undivided:
@@ -102,10 +103,9 @@ def _start_over() -> None:
     undivided.start_over()
     for lock in list(_locks):
         lock._at_fork_reinit()
-    for references in list(_resets.values()):
-        for reference in references:
-            if (method := reference()) is not None:
-                method()
+    for owner, functions in list(_resets.items()):
+        for function in functions:
+            function(owner)
 
 
 os.register_at_fork(before=undivided.close, after_in_parent=undivided.open, after_in_child=_start_over)

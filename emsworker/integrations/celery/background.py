@@ -39,8 +39,7 @@ class Background(Runnable):
         self._queue: deque[Places] = deque()
         self._changed = forks.Condition()
         self._sending = False
-        flush = weakref.WeakMethod(self.flush)
-        atexit.register(lambda: (call := flush()) and call(_LAST_S))
+        atexit.register(_flush_last, weakref.ref(self))
 
     def put(self, places: Places) -> None:
         """Queue the copies of a message."""
@@ -91,3 +90,8 @@ class Background(Runnable):
             except EmsError as error:
                 log.error("%s cannot be sent: %s", counted(len(places), "message"), error)
                 return
+
+
+def _flush_last(background: weakref.ref[Background]) -> None:
+    if (one := background()) is not None:
+        one.flush(_LAST_S)

@@ -17,10 +17,12 @@ from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.names import GROUP, bus_topic, queue_topic
 from emsworker.integrations.celery.options import TIMEOUT_S, StreamOptions
 from emsworker.store import routing, topics
+from emsworker.store.engine.schema import server_facts
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
 from emsworker.store.groups.skipping import SkipPolicy
 from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
+from emsworker.store.stream.messages import fitting_body
 
 log = logging.getLogger(__name__)
 
@@ -107,13 +109,19 @@ class Bindings:
         """Return the broadcast topic of an exchange, created if it has none."""
         exchange = self._exchanges.get(name, fresh=True) or self.declare_exchange(name, ExchangeKind.DIRECT)
         bus = exchange.bus or bus_topic(name)
-        ttl_s, most = self._options.event_ttl_s, self._options.max_message_bytes
-        create: dict[str, Any] = {"kind": TopicKind.BROADCAST, "max_message_bytes": most, "retention_s": ttl_s}
-        topic = self._call(lambda s: topics.get_topic(s, bus) or topics.create_topic(s, bus, **create))
+        topic = self._call(lambda s: topics.get_topic(s, bus) or self._create_bus(s, bus))
         if exchange.bus is None:
             self._call(lambda s: routing.set_bus(s, name, bus))
             self._exchanges.forget(name)
         return topic
+
+    def _create_bus(self, session: Session, name: str) -> Topic:
+        ttl_s, most = self._options.event_ttl_s, self._most_bytes(session)
+        return topics.create_topic(session, name, kind=TopicKind.BROADCAST, max_message_bytes=most, retention_s=ttl_s)
+
+    def _most_bytes(self, session: Session) -> int:
+        """Return the limit of new topics: the option's, or that of the server if it is less."""
+        return min(self._options.max_message_bytes, fitting_body(server_facts(session).max_allowed_packet))
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -140,7 +148,7 @@ class Bindings:
         wanted = self.levels(arguments)
         topic = topics.get_topic(session, queue.topic)
         if topic is None:
-            most = self._options.max_message_bytes
+            most = self._most_bytes(session)
             topic = topics.create_topic(session, queue.topic, max_message_bytes=most, trim_done=True, priorities=wanted)
         if topic.priorities < wanted:
             topics.change_topic(session, replace(topic, priorities=wanted))

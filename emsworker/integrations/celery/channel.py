@@ -23,6 +23,7 @@ from emsworker.consume.pull import PullConsumer
 from emsworker.core.errors import EmsError, TopicDeleted
 from emsworker.core.model import Message as StreamMessage
 from emsworker.core.process import forks
+from emsworker.integrations.celery.failures import Requeued
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
 from emsworker.integrations.celery.inbox import Delivery, Inbox
@@ -469,7 +470,7 @@ class QueueChannel(StdChannel):
             return
         error = unacked.error or sys.exc_info()[1]
         if requeue:
-            self._consumer().nack(unacked.source, delay=0, error=error or "requeued by its consumer")
+            self._consumer().nack(unacked.source, delay=0, error=error or Requeued(unacked.source.attempt))
         else:
             self._consumer().nack(unacked.source, dead=True, error=error or "rejected by its consumer")
 

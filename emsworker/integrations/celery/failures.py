@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Protocol, runtime_checkable
 
+from emsworker.core.counted import counted
+
 
 @runtime_checkable
 class NotesErrors(Protocol):
@@ -23,6 +25,18 @@ class NotesErrors(Protocol):
 
 class RemoteTraceback(Exception):
     """The traceback of a pool's process, which comes as text; the cause of the error that was raised there."""
+
+
+class Requeued(Exception):
+    """A consumer returned a message to its queue unacknowledged, and gave no error.
+
+    Args:
+        deliveries: of the message so far.
+    """
+
+    def __init__(self, deliveries: int) -> None:
+        times = counted(deliveries, "time")
+        super().__init__(f"delivered {times}, and returned to its queue by its consumer without an ack or an error")
 
 
 def note_failures() -> None:

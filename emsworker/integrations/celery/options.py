@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from emsworker.core.config import Settings
@@ -22,8 +24,10 @@ from emsworker.core.options import (
     whole,
 )
 
-# StreamOptions that kombu and Celery read themselves, for every transport.
-_FOREIGN = frozenset(
+log = logging.getLogger(__name__)
+
+# What kombu itself reads in `broker_transport_options`, for every transport.
+_KOMBUS = frozenset(
     {
         "max_retries",
         "interval_start",
@@ -32,23 +36,9 @@ _FOREIGN = frozenset(
         "connect_retries_timeout",
         "errback",
         "callback",
-        "client_properties",
-        "confirm_timeout",
-        "visibility_timeout",
-        "global_keyprefix",
-        "polling_interval",
-        "queue_order_strategy",
-        "priority_steps",
-        "sep",
-        "fanout_prefix",
-        "fanout_patterns",
-        "socket_timeout",
-        "socket_connect_timeout",
-        "socket_keepalive",
-        "retry_on_timeout",
-        "health_check_interval",
     }
 )
+_IGNORED = "visibility_timeout"
 _LEASE_PARTS = {"renew_s": 1 / 3, "lease_margin_s": 2 / 15}
 TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks itself
 
@@ -76,7 +66,9 @@ class StreamOptions:
         "high", choice(("high", "low")), help="the priority that is delivered first: high, 9, or low, 0, as with Redis"
     )
     event_ttl_s: float = option(300.0, seconds(10), help="the time for which broadcasts and events are kept")
-    max_message_bytes: int = option(64 << 20, whole(1, 1 << 30), help="the maximum size of a message's body")
+    max_message_bytes: int = option(
+        64 << 20, whole(1, 1 << 30), help="the maximum size of a message's body; at most what the server takes"
+    )
     connect_timeout_s: float = option(4.0, seconds(0.1), help="the maximum time of an attempt to connect")
     beat: bool = option(True, flag(), help="run the maintenance services of the stream in consuming processes")
 
@@ -94,9 +86,14 @@ class StreamOptions:
         for name, value in given.items():
             if name in known:
                 values[name] = value
-            elif name not in _FOREIGN:
+            elif name == _IGNORED:
+                _tell_ignored()
+            elif name not in _KOMBUS:
                 problems.append(_unknown(name, value, known))
         for name, text in in_url.items():
+            if name == _IGNORED:
+                _tell_ignored()
+                continue
             if name not in known:
                 problems.append(_unknown(name, text, known))
                 continue
@@ -124,6 +121,12 @@ class StreamOptions:
             max_attempts=self.delivery_limit,
             jitter=0.0,
         )
+
+
+@cache
+def _tell_ignored() -> None:
+    """Log it once a process: options are read with every connection."""
+    log.info("the option %s is ignored: lease_s takes its place, and is renewed while a task runs", _IGNORED)
 
 
 def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> Problem:

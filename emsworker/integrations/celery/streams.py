@@ -7,11 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pymysql.err import MySQLError
-
 from emsworker.beat.leader import Beat
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.core.errors import AccessDenied, SchemaMissing
 from emsworker.core.model import TopicKind
 from emsworker.core.process import forks
 from emsworker.integrations.celery.bindings import Bindings
@@ -20,7 +17,7 @@ from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import current_version, migrate
+from emsworker.store.engine.schema import check_version
 from emsworker.store.engine.session import Session
 
 _LAST_S = 5.0
@@ -66,26 +63,21 @@ class Stream:
             beat.join(_LAST_S)
 
     def connect(self, timeout_s: float | None = None) -> None:
-        """Check that the stream can be used; a database without tables gets them, if the user may create some.
+        """Check that the stream can be used.
 
         Args:
             timeout_s: seconds that the attempt may take, by default those of the options.
 
         Raises:
             ConnectionLost: the server cannot be reached.
-            SchemaMissing, AccessDenied: the tables are missing, or others.
+            SchemaMissing: ``ems migrate`` has not been run.
+            AccessDenied: the user may not use the tables.
         """
         with self._lock:
             if self._probe is None:
                 at_once = Database(self.url.database, min(timeout_s or math.inf, self.options.connect_timeout_s))
                 self._probe = at_once.session(patient=False)
-            try:
-                if current_version(self._probe) == 0:
-                    migrate(self._probe)
-            except (AccessDenied, MySQLError) as error:
-                raise SchemaMissing(
-                    f"the database has no tables of EMS, and this user cannot create them ({error}); run `ems migrate`"
-                ) from error
+            check_version(self._probe)
         _ = self.broker.database
 
     def maintain(self) -> None:

@@ -13,7 +13,17 @@ from kombu.exceptions import ChannelError, ConnectionError
 from kombu.transport import base
 
 from emsworker import __version__
-from emsworker.core.errors import ConfigError, EmsError, FenceLost, LeaseLost, Problem, StoreUnavailable
+from emsworker.core.errors import (
+    ConfigError,
+    FenceLost,
+    LeaseLost,
+    MessageTooLarge,
+    Problem,
+    StoreUnavailable,
+    TopicRuleError,
+    UnknownGroup,
+    UnknownTopic,
+)
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.failures import note_failures
@@ -120,7 +130,10 @@ class Transport(base.Transport):
         ConnectionLost,
         Conflict,
     )
-    channel_errors: Any = (ChannelError, EmsError)
+    # A wrong option, password or schema is neither: nothing is tried again for it, and no command passes over it.
+    channel_errors: Any = (ChannelError, UnknownTopic, UnknownGroup, TopicRuleError, MessageTooLarge)
+    recoverable_connection_errors: Any = connection_errors
+    recoverable_channel_errors: Any = ()
 
     implements = base.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
@@ -156,16 +169,16 @@ class Transport(base.Transport):
         """Connect.
 
         Raises:
-            ValueError: the URL or an option is wrong. It is no error of a channel: after those, Celery tries again for
-                ever.
+            ConfigError: the URL or an option is wrong.
+            SchemaMissing: ``ems migrate`` has not been run.
             ConnectionLost: the server cannot be reached.
         """
         try:
             return Link(self, self.client)
         except ConfigError as error:
-            raise ValueError(str(error)) from error
+            raise error from None
         except ValueError as error:
-            raise ValueError(str(ConfigError([Problem("broker_url", self.as_uri(""), str(error))]))) from error
+            raise ConfigError([Problem("broker_url", self.as_uri(""), str(error))]) from None
 
     def verify_connection(self, connection: Link) -> bool:
         """Return whether a connection can be used."""

@@ -17,6 +17,7 @@ from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)
 _TOMBSTONES_A_STATEMENT = 1000
+_HEADERS_BYTES = 64 << 10  # of a packet: what is in it beside the body
 _ROW_BYTES = 768  # its uid, its producer's name, times and numbers
 
 
@@ -50,6 +51,16 @@ def row_bytes(message: NewMessage) -> int:
     """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
     keys = len(message.key or b"") + len(message.tag or b"")
     return 2 * (len(message.headers) + len(message.body) + keys) + _ROW_BYTES
+
+
+def fitting_body(packet: int) -> int:
+    """Return the most bytes of a body that a server takes with ordinary headers, by its ``max_allowed_packet``."""
+    return max((packet - _HEADERS_BYTES) // 2, 1)
+
+
+def packet_of(body_bytes: int) -> int:
+    """Return the ``max_allowed_packet`` that a body needs: it is sent as hexadecimal digits, two for each byte."""
+    return 2 * body_bytes + _HEADERS_BYTES
 
 
 def publish(session: Session, batches: Iterable[PartitionBatch], until: float = math.inf) -> list[int]:

@@ -59,6 +59,13 @@ def bill(number: int) -> None:
     note("ended", number, time.time())
 
 
+@app.task(ignore_result=True, acks_on_failure_or_timeout=False, time_limit=1)
+def stall(number: int) -> None:
+    """Run past its time limit, and so be returned to its queue."""
+    note("began", number, time.time())
+    take(600)
+
+
 @app.task
 def square(number: int) -> int:
     """A part of a chord."""
