@@ -279,6 +279,7 @@ _OTHER_VARIABLES = frozenset(
         "EMS_APP",
         "EMS_MARIADB_ROOT",
         "EMS_MYSQL_ROOT",
+        "EMS_MYSQL_ROUTER_ROOT",
         "EMS_CACHE_DIR",
         "EMS_PROFILES",
         "EMS_URL_NAME",

@@ -125,7 +125,7 @@ class MariaDB(Engine):
         program = root / "usr/sbin/mariadbd"
         if not program.exists():
             raise ServerMissing(f"no usr/sbin/mariadbd in {root} ({MARIADB_ROOT_VARIABLE}); {_MARIADB_MISSING}")
-        command, messages = [*_loader(root), str(program)], root / "usr/share/mariadb"
+        command, messages = [*loader_of(root), str(program)], root / "usr/share/mariadb"
         options = [
             f"--basedir={root / 'usr'}",
             f"--plugin-dir={root / 'usr/lib/mysql/plugin'}",
@@ -208,7 +208,7 @@ class MySQL(Engine):
         )
         if program is None:
             raise ServerMissing(f"no usr/sbin/mysqld in {root} ({MYSQL_ROOT_VARIABLE}); {_MYSQL_MISSING}")
-        command = [*_loader(root), str(program)]
+        command = [*loader_of(root), str(program)]
         base = program.parent.parent
         options = [f"--basedir={base}", f"--plugin-dir={base / 'lib/mysql/plugin'}"]
         if (messages := base / "share/mysql").is_dir():
@@ -234,14 +234,20 @@ class MySQL(Engine):
         return ()
 
 
-def _loader(root: Path) -> list[str]:
-    """Return the dynamic loader of an unpacked tree with its arguments; empty if the tree has none."""
+def loader_of(root: Path, *folders: str) -> list[str]:
+    """Return the dynamic loader of an unpacked tree with its arguments; empty if the tree has none.
+
+    Args:
+        root: a folder like `/`.
+        folders: of further libraries, as seen from there.
+    """
     loader = next(
         (path for folder in ("usr/lib64", "usr/lib") for path in root.glob(f"{folder}/ld-linux-*.so.*")), None
     )
     if loader is None:
         return []
     libraries = [folder for folder in root.glob("usr/lib/*-linux-gnu*") if folder.is_dir()]
+    libraries += [root / folder for folder in folders]
     return [str(loader), "--library-path", os.pathsep.join(map(str, libraries))]
 
 

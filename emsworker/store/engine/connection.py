@@ -65,6 +65,7 @@ class Connection(_Connection):
         inherited: True if the parent process opened it.
         number: place of its server in the URL; server: its address, for messages.
         variables: those of its server that tell what it is.
+        may_change: True if another server may take its server's place: it is to be looked at now and then.
         next_look: when the server is to be asked if it is still the right one, in :func:`ticks`.
         one_by_one: True if a packet must hold one statement only; see :meth:`Packet.send`.
         settings: statements that set all that ours depend on.
@@ -74,6 +75,7 @@ class Connection(_Connection):
     number: int = 0
     server: str = "the server"
     variables: Mapping[str, str] = MappingProxyType({})
+    may_change: bool = False
     next_look: float = 0.0
     one_by_one: bool = False
     settings: tuple[Sql, ...] = (_SQL.set_session, SET_AUTOCOMMIT)

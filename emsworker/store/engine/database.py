@@ -25,11 +25,14 @@ class Database:
         url: ``mysql://user:password@host:port/database``.
         connect_timeout_s: seconds that one attempt to connect may take.
         call_timeout_s: seconds for which :meth:`call` tries.
+        only_reads: any member of a replication group will do.
     """
 
-    def __init__(self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0, *, only_reads: bool = False
+    ) -> None:
         self._url = DatabaseUrl.parse(url)
-        self._nodes = Nodes(self._url, connect_timeout_s)
+        self._nodes = Nodes(self._url, connect_timeout_s, only_reads=only_reads)
         self._call_timeout_s = call_timeout_s
         self._local: Any = threading.local()
 

@@ -3,6 +3,9 @@
 One server is the usual case. If there are several, they are a primary and its replicas, the members of a replication
 group, or the nodes of a Galera cluster, and only one of them may be written to: the one that is not read-only, the
 group's primary, or the first node of the URL that is fit. All processes make the same choice.
+
+A single address may be that of a router, which leads each connection to any member of a replication group. Only the
+primary is written to there as well: another member costs one more connection.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import math
 import random
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +38,7 @@ _SEVERAL_CONNECT_S = 2.0
 _SILENT_S = 2.0  # after which other servers are asked; a slow statement may well take longer
 _PROBE_S = 1  # for an answer of a server that has been silent, and between two such looks
 _LOOK_S = 1.0
+_MOST_MEMBERS = 9  # of a replication group
 _RETURN_S = 5.0  # between two looks if an earlier node of the URL is fit again
 _NO_PRIVILEGE = 1142
 # Dates stay text until they are needed: parsing one costs as much as the rest of a row.
@@ -52,12 +56,16 @@ class Standing:
         many: several servers of the URL may be writable at once, so that the first of them is chosen.
         unfit: why it must not be written to; empty if it may be.
         outside: why what it holds is not the stream: it has left its group or cluster; empty otherwise.
+        members: how many its replication group has, in its own view.
+        server: its address and its own name, as :attr:`Connection.server`.
     """
 
     kind: str = "server"
     many: bool = False
     unfit: str = ""
     outside: str = ""
+    members: int = 0
+    server: str = ""
 
 
 class Nodes:
@@ -66,14 +74,17 @@ class Nodes:
     Args:
         url: names one server or several.
         connect_timeout_s: seconds that one attempt to connect may take.
+        only_reads: any member of a replication group will do.
     """
 
-    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, url: DatabaseUrl, connect_timeout_s: float = 10.0, *, only_reads: bool = False) -> None:
         self._url = url
         self._connect_timeout_s = connect_timeout_s
+        self._only_reads = only_reads
+        self._members = 0  # of the replication group that a single address leads to, as far as seen
         self._first = 0  # tried first: the one that could be written to the last time
         self._mutex = forks.Lock()
-        self._left: dict[int, tuple[float, bool]] = {}  # what came of the last look at a silent server
+        self._left: dict[int | str, tuple[float, bool]] = {}  # what came of the last look at a silent server
         self._next_return = 0.0
 
     def open(self, answer_s: float | None = None) -> Connection:
@@ -85,13 +96,51 @@ class Nodes:
         Raises:
             MySQLError, OSError, EmsError: it cannot be reached, or none of several can be written to.
         """
-        if self._url.others:
-            return self._open_fit(answer_s)
-        connection = self._connect(0, answer_s=answer_s)
-        if reason := standing_of(connection).outside:
+        return self._open_fit(answer_s) if self._url.others else self._open_single(answer_s)
+
+    def _open_single(self, answer_s: float | None) -> Connection:
+        """Connect to the only address, again and again while it leads to different members that are not the primary."""
+        reasons: dict[str, str] = {}
+        last: tuple[Connection, Standing] | None = None
+        until, tries = ticks() + self._connect_timeout_s, 0
+        # One server that answers every time is no router. If there are more, other clients take turns as well.
+        while tries <= (self._members if len(reasons) == 1 else _MOST_MEMBERS) and ticks() < until:
+            tries += 1
+            if last is not None:
+                last[0].close()
+                last = None
+            try:
+                connection = self._connect(0, answer_s=answer_s)
+                standing = standing_of(connection)
+            except (MySQLError, OSError) as error:
+                if not self._members:
+                    raise
+                reasons[_address(self._url.servers[0])] = f": {error}"
+                continue
+            self._members = max(self._members, standing.members)
+            if self._is_enough(standing):
+                if standing.kind == "group" and not self._only_reads:
+                    self._watch_member(connection, answer_s)
+                return connection
+            last = connection, standing
+            reasons[connection.server] = f" {standing.unfit}"
+        if last is not None:
+            connection, standing = last
+            if len(reasons) == 1 and not standing.outside:
+                return connection  # the URL names this member alone, which can be read
             connection.close()
-            raise OperationalError(2003, f"{connection.server} {reason}")
-        return connection
+        where = "" if len(reasons) == 1 else f"no server behind {_address(self._url.servers[0])} can be written to: "
+        raise OperationalError(2003, where + "; ".join(server + reason for server, reason in reasons.items()))
+
+    def _is_enough(self, standing: Standing) -> bool:
+        if standing.kind != "group" or self._only_reads:
+            return not standing.outside
+        return not standing.unfit
+
+    def _watch_member(self, connection: Connection, answer_s: float | None) -> None:
+        connection.may_change = True
+        answer_s = self._answer_s(answer_s)
+        connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self._has_successor, connection.server))
 
     def _open_fit(self, answer_s: float | None) -> Connection:
         reasons = []
@@ -122,7 +171,7 @@ class Nodes:
         Raises:
             MySQLError, OSError: it cannot be reached.
         """
-        if not self._url.others or ticks() < connection.next_look:
+        if not connection.may_change or ticks() < connection.next_look:
             return True
         connection.next_look = ticks() + _LOOK_S
         connection.variables = dict(_rows(connection, _SQL.show_standing))
@@ -162,6 +211,31 @@ class Nodes:
                 self._left[number] = ticks(), leave
             return leave
 
+    def _has_successor(self, server: str) -> bool:
+        """Return whether a silent member behind the only address is to be given up; see :meth:`should_leave`.
+
+        Args:
+            server: as :attr:`Connection.server` names it: further connections may lead to others.
+        """
+        with self._mutex:
+            seen_at, leave = self._left.get(server, (0.0, False))
+            if ticks() - seen_at > _PROBE_S / 2:
+                leave = self._is_replaced(server)
+                self._left[server] = ticks(), leave
+            return leave
+
+    def _is_replaced(self, server: str) -> bool:
+        until = ticks() + _SILENT_S
+        for _ in range(_MOST_MEMBERS):
+            if ticks() > until:
+                break
+            found = self._ask(0)
+            if found is not None and found.server == server:
+                return bool(found.unfit)
+            if found is not None and not found.unfit:
+                return True
+        return False
+
     def _heir_of(self, number: int) -> int | None:
         return next((one for one in range(len(self._url.servers)) if one != number and self._is_fit(one)), None)
 
@@ -176,7 +250,7 @@ class Nodes:
         except (MySQLError, OSError, EmsError):
             return None
         try:
-            return standing_of(connection)
+            return replace(standing_of(connection), server=connection.server)
         except (MySQLError, OSError, EmsError):
             return None
         finally:
@@ -187,8 +261,12 @@ class Nodes:
 
     def _connect_timeout(self) -> int:
         """Return whole seconds, at most a few if there are other servers: one that hangs must not delay them."""
-        default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if self._url.others else self._connect_timeout_s
+        several = self._url.others or self._members
+        default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if several else self._connect_timeout_s
         return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
+
+    def _answer_s(self, answer_s: float | None) -> float:
+        return min(float(self._url.options.get("read_timeout_s", _READ_TIMEOUT_S)), answer_s or math.inf)
 
     def _connect(self, number: int, probe_s: float | None = None, answer_s: float | None = None) -> Connection:
         """Connect to one server, and set all that our statements depend on.
@@ -200,7 +278,7 @@ class Nodes:
         options = self._url.options
         host, port = self._url.servers[number]
         context = tls_context(options)
-        answer_s = min(float(options.get("read_timeout_s", _READ_TIMEOUT_S)), answer_s or math.inf)
+        answer_s = self._answer_s(answer_s)
         connect_s = probe_s or self._connect_timeout()
         connection = _open_socket(
             context,
@@ -236,6 +314,7 @@ class Nodes:
             connection.query(_SQL.set_galera)
         if probe_s is None:
             if self._url.others:
+                connection.may_change = True
                 connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self.should_leave, number))
             else:
                 connection.wait_for(answer_s)
@@ -252,6 +331,10 @@ def _open_socket(context: ssl.SSLContext | None, host: str, **arguments: Any) ->
             raise meaning from None
         raise
     return connection
+
+
+def _address(server: tuple[str, int]) -> str:
+    return f"{server[0]}:{server[1]}"
 
 
 def _rows(connection: Connection, statement: Sql) -> Sequence[tuple[Any, ...]]:
@@ -275,7 +358,7 @@ def standing_of(connection: Connection) -> Standing:
     else:
         standing = Standing()
     if not standing.unfit and any(value not in ("OFF", "0") for value in said.values()):
-        return Standing(standing.kind, standing.many, "is read-only")
+        return replace(standing, unfit="is read-only")
     return standing
 
 
@@ -300,15 +383,16 @@ def _standing_in_group(connection: Connection, group: str, single: bool) -> Stan
             f"primary; run: {membership_grant(connection.account)}"
         ) from error
     state, _, role = str(member).partition(" ")
-    many = not single
+    many, count = not single, int(members)
     if state not in ("ONLINE", "RECOVERING"):
         reason = f"is configured for the replication group {group}, and {state} in it: START GROUP_REPLICATION"
-        return Standing("group", many, reason, reason)
-    if 2 * int(unreachable) >= int(members):
-        return Standing("group", many, f"cannot reach {unreachable} of the {members} members of its replication group")
-    if state != "ONLINE" or role != "PRIMARY":
-        return Standing("group", many, f"is {state} {role} in its replication group, not its primary")
-    return Standing("group", many)
+        return Standing("group", many, reason, reason, members=count)
+    unfit = ""
+    if 2 * int(unreachable) >= count:
+        unfit = f"cannot reach {unreachable} of the {members} members of its replication group"
+    elif state != "ONLINE" or role != "PRIMARY":
+        unfit = f"is {state} {role} in its replication group, not its primary"
+    return Standing("group", many, unfit, members=count)
 
 
 def _standing_in_cluster(connection: Connection) -> Standing:

@@ -33,7 +33,7 @@ class ReplicaDatabase(Database):
     def __init__(self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0) -> None:
         super().__init__(url, connect_timeout_s, call_timeout_s)
         urls = urls_of(url)
-        self._each = [Database(one, connect_timeout_s, call_timeout_s / len(urls)) for one in urls]
+        self._each = [Database(one, connect_timeout_s, call_timeout_s / len(urls), only_reads=True) for one in urls]
         self._current = 0
 
     @property

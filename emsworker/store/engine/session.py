@@ -240,7 +240,7 @@ class Session:
         """
         try:  # not in a context manager, which would take a tenth of the time of a short statement
             connection: Any = self._connection
-            if connection is None or self._url.others or self._pid != os.getpid():
+            if connection is None or connection.may_change or self._pid != os.getpid():
                 connection = self._open()
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
@@ -492,7 +492,7 @@ class Session:
         if self._connection is not None and self._pid != os.getpid():
             self.drop()  # inherited over a fork: its socket belongs to the parent
         connection = self._connection
-        may_change = connection is not None and self._url.others and not self.in_transaction
+        may_change = connection is not None and connection.may_change and not self.in_transaction
         if connection is not None and may_change and not self._nodes.still_serves(connection):
             self.drop()  # a session that only reads would not notice that its server was demoted
         if self._connection is None:

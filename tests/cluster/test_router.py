@@ -1,0 +1,133 @@
+"""One address for a replication group: MySQL Router leads to any member, and only the primary is written to."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from emsworker.core.errors import StoreUnavailable
+from emsworker.local import ServerMissing
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.replica import ReplicaDatabase
+from emsworker.store.engine.sql import Sql
+from tests.cluster.conftest import On
+from tests.cluster.test_group_replication import BEYOND_ELECTION_S, Sender, _elected
+from tests.support.clusters import Cluster, GroupReplication, Node
+from tests.support.machine import machine_s
+from tests.support.routers import Router, routed
+from tests.support.servers import connect, must_run
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def router(group: Cluster) -> Iterator[Router]:
+    """A router to all members, each in its turn."""
+    try:
+        with routed(group, "round-robin") as router:
+            yield router
+    except ServerMissing as error:
+        if must_run("router"):
+            raise
+        pytest.skip(str(error))
+
+
+def _uids(node: Node) -> Counter[bytes]:
+    with connect(node.admin_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT uid FROM ems.ems_message WHERE uid IS NOT NULL")
+        return Counter(uid for (uid,) in cursor.fetchall())
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
+def test_the_next_primary_is_found_behind_one_address(on_group: On, router: Router, fault: str) -> None:
+    group = on_group.cluster
+    assert isinstance(group, GroupReplication)
+    first = group.primary()
+    sender = Sender(on_group.app(router.url, publish_timeout_s=90))
+    sender.start()
+    until(lambda: len(sender.confirmed) > 20 or sender.error, 20, "it sends")
+    hit_at = time.monotonic()
+    if fault == "frozen":
+        group.nodes[first].freeze()
+    else:
+        group.nodes[first].kill()
+    try:
+        until(lambda: _elected(group, first), 90, "another is elected", 0.1)
+        elected, took_s = machine_s(), time.monotonic() - hit_at
+        before = len(sender.confirmed)
+        until(lambda: len(sender.confirmed) > before or sender.error, 60, "it goes on")
+        resumed = machine_s()
+        new = Database(router.url)  # as of a process that starts now
+        port = new.call(lambda session: session.rows(Sql("SELECT @@port")))[0][0]
+        assert port == group.nodes[group.primary()].port
+        new_s = machine_s() - resumed
+        until(lambda: len(sender.confirmed) > before + 20 or sender.error, 20, "and on")
+    finally:
+        group.nodes[first].thaw()
+        sender.end()
+    print(
+        f"{fault}: elected after {took_s:.1f} s, sent {resumed - elected:.1f} s after that, a new process was there in "
+        f"{new_s:.1f} s; {len(sender.confirmed)} confirmed"
+    )
+    assert sender.error is None
+    assert resumed - elected < BEYOND_ELECTION_S
+    group.settle(first)
+    group.rejoin(first)
+    group.wait_whole()
+    uids = [uid for _, uid in sender.confirmed]
+    stored = _uids(group.nodes[group.primary()])
+    assert {uid: stored[uid] for uid in uids if stored[uid] != 1} == {}, "each is there once"
+    until(lambda: set(uids) <= _uids(group.nodes[first]).keys(), 30, "the one that was away has all", 0.5)
+
+
+def test_every_connection_ends_at_the_primary(on_group: On, router: Router) -> None:
+    primary = on_group.cluster.nodes[on_group.cluster.primary()].port
+    for _ in range(7):
+        assert Database(router.url).call(lambda session: session.rows(Sql("SELECT @@port"))) == ((primary,),)
+
+
+def test_a_session_that_only_reads_leaves_a_demoted_primary(on_group: On, router: Router) -> None:
+    group = on_group.cluster
+    old = group.primary()
+    new = (old + 1) % len(group.nodes)
+    with Database(router.url).session() as session:
+        assert session.rows(Sql("SELECT @@port")) == ((group.nodes[old].port,),)
+        uuid = group.nodes[new].ask("SELECT @@server_uuid uuid")[0]["uuid"]
+        group.nodes[old].ask(f"SELECT group_replication_set_as_primary('{uuid}')")
+        until(lambda: group.primary() == new, 30, "the other one is primary", 0.1)
+        until(lambda: session.rows(Sql("SELECT @@port")) == ((group.nodes[new].port,),), 10, "it goes there", 0.1)
+
+
+def test_replicas_are_read_through_the_router_as_they_come(on_group: On, router: Router) -> None:
+    seen = set()
+    for _ in range(6):
+        with ReplicaDatabase(router.url).session() as session:
+            seen.add(session.rows(Sql("SELECT @@port"))[0][0])
+    assert seen == {node.port for node in on_group.cluster.nodes}
+
+
+@pytest.mark.usefixtures("router")  # which skips without the program
+def test_a_router_that_leads_to_secondaries_only_is_refused_by_name(on_group: On) -> None:
+    group = on_group.cluster
+    primary = group.primary()
+    secondaries = [node for number, node in enumerate(group.nodes) if number != primary]
+    with routed(group, "round-robin", secondaries) as router:
+        app = on_group.app(router.url, publish_timeout_s=1)
+        with pytest.raises(StoreUnavailable, match=r"can be written to: .* is ONLINE SECONDARY") as refused:
+            app.send("t", "to nobody")
+        app.close()
+        assert all(f":{node.port})" in str(refused.value) for node in secondaries)
+
+
+def test_a_secondary_that_is_named_alone_can_be_read(on_group: On) -> None:
+    group = on_group.cluster
+    secondary = (group.primary() + 1) % len(group.nodes)
+    url = group.url_of(secondary)
+    with Database(url).session() as session:
+        assert session.rows(Sql("SELECT @@port")) == ((group.nodes[secondary].port,),)
+    app = on_group.app(url, publish_timeout_s=1)
+    with pytest.raises(StoreUnavailable, match=rf":{group.nodes[secondary].port}: .*read-only"):
+        app.send("t", "not here")
+    app.close()
