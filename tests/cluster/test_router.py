@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.cluster.conftest import On
 from tests.cluster.test_group_replication import BEYOND_ELECTION_S, Sender, _elected
 from tests.support.clusters import Cluster, GroupReplication, Node
 from tests.support.machine import machine_s
-from tests.support.routers import Router, routed
+from tests.support.routers import CONFIGURATION, Router, routed
 from tests.support.servers import connect, must_run
 from tests.support.waiting import until
 
@@ -131,3 +132,8 @@ def test_a_secondary_that_is_named_alone_can_be_read(on_group: On) -> None:
     with pytest.raises(StoreUnavailable, match=rf":{group.nodes[secondary].port}: .*read-only"):
         app.send("t", "not here")
     app.close()
+
+
+def test_the_page_shows_the_configuration_of_these_tests() -> None:
+    shown = CONFIGURATION.format(port=6446, destinations="db1:3306,db2:3306,db3:3306", strategy="round-robin")
+    assert shown in (Path(__file__).parents[2] / "docs/how-to/cluster.md").read_text()

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 ROOT_VARIABLE = "EMS_MYSQL_ROUTER_ROOT"
 _START_S = 30.0
-# docs/how-to/cluster.md shows the same lines.
+# A test compares it with that of docs/how-to/cluster.md.
 CONFIGURATION = """\
 [routing:ems]
 bind_address = 127.0.0.1
