@@ -38,6 +38,7 @@ _SEVERAL_CONNECT_S = 2.0
 _SILENT_S = 2.0  # after which other servers are asked; a slow statement may well take longer
 _PROBE_S = 1  # for an answer of a server that has been silent, and between two such looks
 _LOOK_S = 1.0
+_HURRY_S = 5.0
 _MOST_MEMBERS = 9  # of a replication group
 _RETURN_S = 5.0  # between two looks if an earlier node of the URL is fit again
 _NO_PRIVILEGE = 1142
@@ -86,6 +87,7 @@ class Nodes:
         self._mutex = forks.Lock()
         self._left: dict[int | str, tuple[float, bool]] = {}  # what came of the last look at a silent server
         self._next_return = 0.0
+        self._hurry_until = 0.0  # behind a router, which may lead the next connections to a frozen member again
 
     def open(self, answer_s: float | None = None) -> Connection:
         """Connect to the server that is to be written to; one that is alone may be read-only.
@@ -222,6 +224,8 @@ class Nodes:
             if ticks() - seen_at > _PROBE_S / 2:
                 leave = self._is_replaced(server)
                 self._left[server] = ticks(), leave
+                if leave:
+                    self._hurry_until = ticks() + _HURRY_S
             return leave
 
     def _is_replaced(self, server: str) -> bool:
@@ -261,6 +265,8 @@ class Nodes:
 
     def _connect_timeout(self) -> int:
         """Return whole seconds, at most a few if there are other servers: one that hangs must not delay them."""
+        if ticks() < self._hurry_until:
+            return _PROBE_S
         several = self._url.others or self._members
         default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if several else self._connect_timeout_s
         return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
