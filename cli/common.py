@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from .completing import complete_servers
+from .context_keys import NO_COLOR, REDIS_URL, SERVER, TRACEBACK, URL, WIDE
+from .output import print_done
+
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from click.shell_completion import CompletionItem
 
     from emsworker.admin import Admin
     from emsworker.admin.monitoring import Monitoring
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-URL, REDIS_URL, TRACEBACK, SERVER = "ems.url", "ems.redis_url", "ems.traceback", "ems.server"
-WIDE, NO_COLOR = "ems.wide", "ems.no_color"
 _CALL_TIMEOUT_S = 3.0
 _READ_S = 10.0
 
@@ -38,12 +38,6 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
             ctx.meta[key] = value  # shared with the commands below, so the option may stand before or after them
 
     return callback
-
-
-def _complete_servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from .completing import complete_servers
-
-    return complete_servers(ctx, param, incomplete)
 
 
 def as_far_as_allowed(read: Callable[[bool], T], details: str) -> T:
@@ -89,7 +83,7 @@ stream_options = together(
         metavar="NAME",
         expose_value=False,
         callback=_remember(SERVER),
-        shell_complete=_complete_servers,
+        shell_complete=complete_servers,
         help="Only this one of several servers (EMS_SERVERS); main is that of EMS_URL.",
     ),
     click.option(
@@ -421,8 +415,6 @@ def confirm(question: str, yes: bool) -> None:
 
 def delete_named(what: str, name: str, delete: Callable[[str], object], yes: bool, as_json: bool) -> None:
     """Delete something by its name after a confirmation, and report it."""
-    from .output import print_done
-
     confirm(f"Delete the {what} {name}?", yes)
     delete(name)
     print_done({"deleted": name}, f"Deleted the {what} {name}.", as_json)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from .common import SERVER, URL
+from .context_keys import SERVER, URL
 
 if TYPE_CHECKING:
     from emsworker.admin.dead import DeadClass

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from .collecting import COLLECTED, Collected, Said
-from .common import SERVER, CommandFailure
+from .common import CommandFailure
+from .context_keys import SERVER
 from .output import print_json, print_record, print_rows
 
 

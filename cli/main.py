@@ -15,7 +15,8 @@ import click
 
 from emsworker import __version__
 
-from .common import TRACEBACK, CommandFailure, EachServer, WrongUsage, stream_options
+from .common import CommandFailure, EachServer, WrongUsage, stream_options
+from .context_keys import TRACEBACK
 from .fan_out import for_each
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.

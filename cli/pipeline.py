@@ -25,7 +25,8 @@ from emsworker.spark.jobs.output import as_json as report_json
 from emsworker.spark.jobs.report import JobReport, plain, shown
 from emsworker.spark.jobs.session import DEFAULT_MASTER, open_session
 
-from .common import TRACEBACK, URL, json_option, stream_options, wide_option
+from .common import json_option, stream_options, wide_option
+from .context_keys import TRACEBACK, URL
 from .output import draws_tables, print_rows
 
 EPILOG = (

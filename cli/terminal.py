@@ -14,7 +14,7 @@ from emsworker.core.ids import short_client
 from emsworker.core.terminal_text import harmless
 
 from .cells import Row, cell_of, is_numeric, text_cell, titles_of
-from .common import NO_COLOR, WIDE
+from .context_keys import NO_COLOR, WIDE
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

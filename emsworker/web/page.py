@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -35,9 +35,6 @@ from emsworker.store.inspect.samples import SamplePoint
 from emsworker.store.stream.broadcast import ReaderRow
 from emsworker.web.access import Level, Visitor
 from emsworker.web.cache import SharedCache
-
-if TYPE_CHECKING:
-    from emsworker.web.several import Fleet
 
 T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
@@ -84,8 +81,8 @@ class Shared:
     Attributes:
         operator: the database for changes, or ``None``; to be checked before it is used.
         database: the database that is read.
-        fleet: the dashboards of several servers, this one among them; ``None`` if there is one server.
-        server: its name.
+        server: the name of its server.
+        servers: the names of all servers whose dashboards are beside this one, the main one first; none if it is alone.
         sign_out: path at which a visitor signs out, if the rule of access has one.
     """
 
@@ -103,8 +100,7 @@ class Shared:
             self.operator = Database(impatient(operator_url, _READ_S), _CONNECT_S, _CALL_S)
         self.snapshot = SharedCache()
         self.sign_out: str | None = None
-        self.fleet: Fleet | None = None
-        self.server = MAIN
+        self.server, self.servers = MAIN, list[str]()
         self._redact = redact
 
     @property
@@ -325,11 +321,11 @@ class Visit:
     @property
     def at_front(self) -> bool:
         """True on a page of several servers, false on one of a single server's."""
-        return self.shared.fleet is not None and not self._root.endswith(self._mount)
+        return bool(self.shared.servers) and not self._root.endswith(self._mount)
 
     @property
     def _mount(self) -> str:
-        return f"/on/{quote(self.shared.server)}" if self.shared.fleet is not None else ""
+        return f"/on/{quote(self.shared.server)}" if self.shared.servers else ""
 
     def front(self, path: str, **query: Any) -> str:
         """Return the address of a page that the dashboards of several servers have together; see :meth:`url`."""

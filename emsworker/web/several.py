@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ Lines = list[tuple[str, GroupLine]]
 
 
 class Fleet:
-    """What the dashboards of several servers share.
+    """The dashboards of several servers together.
 
     Args:
         dashboards: what the visits to each server's pages share.
@@ -41,11 +42,6 @@ class Fleet:
         self.dashboards = dict(dashboards)
         self._servers = Servers({name: one.database for name, one in dashboards.items()})
         self._snapshot = SharedCache()
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The names of the servers, the main one first."""
-        return list(self.dashboards)
 
     def read(self) -> tuple[list[ServerView], Lines, int]:
         """Return the servers, their groups with the most lag, and the number of all groups."""
@@ -111,27 +107,27 @@ def operator_urls(text: str | None) -> dict[str, str]:
     return ({MAIN: main} if main else {}) | urls
 
 
-def servers(visit: Visit) -> Response:
+def show(fleet: Fleet, visit: Visit) -> Response:
     """Show the servers, and the groups of all."""
-    assert visit.shared.fleet is not None, "a page of several servers"
-    views, lines, count = visit.shared.fleet.read()
+    views, lines, count = fleet.read()
     return visit.render("servers.html", views=views, lines=lines, count=count, most=MOST_LINES)
 
 
-def jump(visit: Visit) -> Response:
+def jump(fleet: Fleet, visit: Visit) -> Response:
     """Go to the server on which there is what was typed into the search field."""
     what = visit.asked("q")
     if what is None:
         return RedirectResponse(visit.url("/"), 303)
-    assert visit.shared.fleet is not None, "a page of several servers"
-    name = visit.shared.fleet.find(what)
+    name = fleet.find(what)
     if name is None:
         text = f"{what!r} is no message id, place (topic/partition/offset), topic or group on any server."
         return visit.error(404, "Nothing of that name", text)
     return RedirectResponse(visit.url(f"/on/{quote(name)}/go", q=what), 303)
 
 
-PAGES: tuple[View, ...] = (View("/", servers), View("/go", jump))
+def front_of(fleet: Fleet) -> tuple[View, ...]:
+    """Return the pages that the dashboards have together."""
+    return View("/", partial(show, fleet)), View("/go", partial(jump, fleet))
 
 
 def check_all(dashboards: Sequence[Any]) -> None:

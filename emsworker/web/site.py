@@ -33,8 +33,7 @@ from emsworker.web.groups import PAGES as GROUPS
 from emsworker.web.lists import PAGES as LISTS
 from emsworker.web.overview import PAGES as OVERVIEW
 from emsworker.web.page import NOBODY, Redact, Shared, View, Visit
-from emsworker.web.several import PAGES as FRONT
-from emsworker.web.several import Fleet, check_all, operator_urls
+from emsworker.web.several import Fleet, check_all, front_of, operator_urls
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
@@ -139,11 +138,10 @@ def _several(
         read_url = replicas if name == MAIN else None
         every[name] = Shared(read_url or url, changes.get(name), redact, replica=read_url is not None)
         every[name].server = name
-    fleet = Fleet(every)
     for shared in every.values():
-        shared.fleet = fleet
+        shared.servers = list(every)
     below = {name: Dashboard(shared, access) for name, shared in every.items()}
-    return Dashboard(every[MAIN], access, FRONT, below).application()
+    return Dashboard(every[MAIN], access, front_of(Fleet(every)), below).application()
 
 
 def ems_wsgi(stream: Ems | str, **options: Any) -> Any:
