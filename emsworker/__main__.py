@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import IO
 
 _LONG_RUNNING = ("worker", "beat")
 _TAKE_A_VALUE = ("--url", "--redis-url")
@@ -23,13 +24,20 @@ def main() -> None:
     except KeyboardInterrupt:  # during the imports; a command ends with the same words
         print("\nAborted!", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:  # not even an error can be told; Python would try once more, and end with 120
+        sys.stderr = _nowhere("w")
+        sys.exit(1)
 
 
 def _open_standard_streams() -> None:
     """Replace closed standard streams (``ems ... >&-``): they are None, and a socket could get their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+            setattr(sys, name, _nowhere(mode))
+
+
+def _nowhere(mode: str) -> IO[str]:
+    return os.fdopen(os.open(os.devnull, os.O_RDWR), mode)
 
 
 def _command(arguments: Sequence[str]) -> str:

@@ -103,6 +103,10 @@ class Channel(Protocol):
         """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
         ...
 
+    def was_committed(self, flush: Flush) -> bool:
+        """Return whether a flush that finishes a claim was committed, although its answer was lost."""
+        ...
+
     def server_run(self) -> ServerRun:
         """Read which server answers, and since when it runs; it tells a restart from a connection that was cut."""
         ...

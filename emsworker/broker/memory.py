@@ -692,6 +692,10 @@ class MemoryChannel:
             return self._fenced(claim)[1].acked_to
         return None
 
+    def was_committed(self, flush: Flush) -> bool:
+        """Return that it was not: no answer is lost here."""
+        return False
+
     def server_run(self) -> ServerRun:
         """Return which server answers: always the same."""
         return ServerRun(("memory",), 0)

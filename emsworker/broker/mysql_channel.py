@@ -68,6 +68,10 @@ class MysqlChannel:
         """Read the recorded acked offset of a claim; ``None`` if its owner no longer has it."""
         return progress.acked_to(self.session, claim)
 
+    def was_committed(self, flush: Flush) -> bool:
+        """Return whether a flush whose answer was lost has finished its claim."""
+        return progress.was_committed(self.session, flush)
+
     def server_run(self) -> ServerRun:
         """Read which server answers, and since when it runs."""
         return server_run(self.session)

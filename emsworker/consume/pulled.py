@@ -431,7 +431,7 @@ class PulledClaim:
     def _was_committed(self, channel: Channel, write: ClaimWrite, holds: bool) -> bool:
         if write.rest is not None:
             return channel.acked_to(write.rest) is not None
-        return write.flush.finished and holds
+        return write.flush.finished and (holds or channel.was_committed(write.flush))
 
     def confirm(self, write: ClaimWrite) -> None:
         """Note that a write was committed."""

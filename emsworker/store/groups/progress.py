@@ -89,6 +89,22 @@ def acked_to(session: Session, claim: Claim) -> int | None:
     return int(ends[0][1]) if ends else None
 
 
+def was_committed(session: Session, progress: Flush) -> bool:
+    """Return whether a flush that finishes a claim was committed, though its answer was lost and its fence fails now.
+
+    Others may have had the claim since: a range of which they were the owners has another token, and retries have
+    attempts of theirs. Retries that were all given back leave no trace, and nothing that could be lost.
+    """
+    claim = progress.claim
+    if claim.source is not ClaimSource.RETRY:
+        return bool(session.rows(_SQL.find_finished, _fence(claim)))
+    ended = [(offset, attempt) for offset, attempt, _ in progress.done_offsets]
+    ended += [(failure.offset, failure.attempt) for failure in progress.failures]
+    return not ended or bool(
+        session.rows(_SQL.find_attempt, _fence(claim) | {"offset": ended[0][0], "attempt": ended[0][1]})
+    )
+
+
 def commit_with(session: Session, progress: Flush) -> None:
     """Record progress at the end of a handler's transaction, and commit both atomically.
 

@@ -24,6 +24,15 @@ SELECT hi, acked_to FROM ems_claim
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s
 AND client_id = %(client_id)s AND state = 'start'
 
+-- name: find_finished
+-- The row of a range that its owner has finished keeps the token.
+SELECT 1 FROM ems_claim
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND lo = %(lo)s AND claim_id = %(claim_id)s AND state = 'done'
+
+-- name: find_attempt
+SELECT 1 FROM ems_attempt WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+AND attempt = %(attempt)s AND client_id = %(client_id)s LIMIT 1
+
 -- name: release_claim
 -- No message of the claim was started: the whole range waits for another owner.
 UPDATE ems_claim SET state = 'waiting', client_id = NULL, running = NULL, isolation = %(isolation)s, progress_at = NOW(6)
