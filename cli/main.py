@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -120,6 +121,8 @@ def _output_failure(error: Exception) -> click.exceptions.Exit | CommandFailure 
     """Return how to end if the output cannot be written; `ems ... | head` is no failure of any command."""
     if not isinstance(error, OSError) or error.errno not in _UNWRITABLE or error.filename is not None:
         return None  # those of servers and of files that cannot be opened have other forms
+    if error.errno == errno.EPIPE and not any(_has_no_reader(stream) for stream in (sys.stdout, sys.stderr)):
+        return None  # of a connection: the command has failed
     for name in ("stdout", "stderr"):
         try:
             getattr(sys, name).flush()
@@ -128,6 +131,15 @@ def _output_failure(error: Exception) -> click.exceptions.Exit | CommandFailure 
     if error.errno == errno.EPIPE:
         return click.exceptions.Exit(0)
     return CommandFailure([f"the output cannot be written: {error.strerror}"])
+
+
+def _has_no_reader(stream: IO[str]) -> bool:
+    look = select.poll()
+    try:
+        look.register(stream, 0)  # the end of a pipe's reader is told in any case
+    except (OSError, ValueError):  # it is no file of the system
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0))
 
 
 def _failure(error: Exception) -> CommandFailure:

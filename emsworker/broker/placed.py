@@ -235,7 +235,7 @@ class PlacedBroker:
     def _held_on(self, name: str, topic: str, messages: Sequence[NewMessage]) -> dict[bytes, Receipt]:
         """Find messages that are duplicates of what was sent where the topic was before.
 
-        No key is taken there any more: whoever takes one locks the topic's row, and finds that it has moved.
+        No key is taken there any more: a sender that would locks the topic's row first, and finds that it has moved.
         """
         keys = [message.dedup_key for message in messages if message.dedup_key is not None]
         found = self._row(name, topic) if keys else None

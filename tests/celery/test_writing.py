@@ -73,20 +73,27 @@ def _waiting(store: Store, count: int) -> None:
     until(lambda: len(store.writer._waiting) == count, 10, f"{count} threads wait")
 
 
-def test_what_comes_during_a_write_is_written_by_the_next_one(store: Store) -> None:
+def _eight_behind_a_write(store: Store) -> list[Put]:
+    """Let eight threads wait for a write, which ends then; returns them."""
     first = store.put(b"0")
     until(lambda: store.batches, 10, "the first write begins")
     others = [store.put(b"%d" % number) for number in range(1, 9)]
     _waiting(store, 8)
     store.passes.release()
     first.join(10)
+    assert not first.is_alive() and not first.error
+    return others
+
+
+def test_what_comes_during_a_write_is_written_by_the_next_one(store: Store) -> None:
+    others = _eight_behind_a_write(store)
     until(lambda: len(store.batches) == 2, 10, "the second write begins")
     assert sorted(store.batches[1]) == [b"%d" % number for number in range(1, 9)]
     assert all(one.is_alive() for one in others)  # each of them returns after its commit
     store.passes.release()
     for one in others:
         one.join(10)
-    assert not any(one.is_alive() or one.error for one in [first, *others])
+    assert not any(one.is_alive() or one.error for one in others)
 
 
 def test_a_result_that_is_refused_fails_its_own_thread_only(store: Store) -> None:
@@ -108,12 +115,8 @@ def test_a_result_that_is_refused_fails_its_own_thread_only(store: Store) -> Non
 
 
 def test_threads_are_told_together_that_the_server_is_away(store: Store) -> None:
-    first = store.put(b"0")
-    until(lambda: store.batches, 10, "the first write begins")
-    others = [store.put(b"%d" % number) for number in range(1, 9)]
-    _waiting(store, 8)
-    store.passes.release()
-    first.join(10)
+    others = _eight_behind_a_write(store)
+    until(lambda: len(store.batches) == 2, 10, "the second write begins")
     store.is_down = True
     store.passes.release()
     for one in others:

@@ -1,5 +1,6 @@
 """The commands on real servers: their effects, their JSON, their errors."""
 
+import errno
 import json
 import os
 import pty
@@ -700,3 +701,9 @@ def test_ctrl_c_during_the_imports_is_no_traceback(ems: Ems, command: tuple[str,
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "\nAborted!\n")
+
+
+def test_a_connection_that_breaks_is_not_taken_for_the_end_of_a_pipe() -> None:
+    from emsworker.cli.main import _output_failure
+
+    assert _output_failure(BrokenPipeError(errno.EPIPE, "Broken pipe")) is None

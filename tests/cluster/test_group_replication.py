@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -57,12 +58,16 @@ def _elected(group: GroupReplication, other_than: int) -> bool:
     return group.primary() not in (-1, other_than)
 
 
-@pytest.mark.parametrize("fault", ["frozen", "killed"])
-def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, fault: str) -> None:
-    group = on_group.cluster
-    assert isinstance(group, GroupReplication)
+def fail_over(group: GroupReplication, sender: Sender, fault: str, look_anew: Callable[[], str]) -> int:
+    """Freeze or kill the primary under a sender, which must go on soon after the election; all are whole at the end.
+
+    Args:
+        look_anew: called once the sender goes on: what a new process sees; returns what is printed of that.
+
+    Returns:
+        the number of the node that was hit.
+    """
     first = group.primary()
-    sender = Sender(on_group.app(publish_timeout_s=90))
     sender.start()
     until(lambda: len(sender.confirmed) > 20 or sender.error, 20, "it sends")
     hit_at = time.monotonic()
@@ -76,18 +81,32 @@ def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, f
         before = len(sender.confirmed)
         until(lambda: len(sender.confirmed) > before or sender.error, 60, "it goes on")
         resumed = machine_s()
-        with Database(on_group.url).session() as new:  # a process that starts now finds it, too
-            assert new.rows(Sql("SELECT 1")) == ((1,),)
+        seen = look_anew()
         until(lambda: len(sender.confirmed) > before + 20 or sender.error, 20, "and on")
     finally:
         group.nodes[first].thaw()
         sender.end()
-    print(f"{fault}: elected after {took_s:.1f} s, sent {resumed - elected:.1f} s after that")
+    print(f"{fault}: elected after {took_s:.1f} s, sent {resumed - elected:.1f} s after that; {seen}")
     assert sender.error is None
     assert resumed - elected < BEYOND_ELECTION_S
     group.settle(first)
     group.rejoin(first)
     group.wait_whole()
+    return first
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
+def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, fault: str) -> None:
+    group = on_group.cluster
+    assert isinstance(group, GroupReplication)
+
+    def look_anew() -> str:
+        with Database(on_group.url).session() as new:
+            assert new.rows(Sql("SELECT 1")) == ((1,),)
+        return "a new process finds it"
+
+    sender = Sender(on_group.app(publish_timeout_s=90))
+    fail_over(group, sender, fault, look_anew)
     uids = {uid for _, uid in sender.confirmed}
     assert uids <= _uids(group.nodes[group.primary()])
     until(lambda: all(uids <= _uids(node) for node in group.nodes), 30, "every member has all", 0.5)

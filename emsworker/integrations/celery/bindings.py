@@ -196,7 +196,7 @@ class Bindings:
         return self._topics.get(name)
 
     def levels(self, arguments: Mapping[str, Any]) -> int:
-        """Return how many priorities a queue tells apart, by its arguments."""
+        """Return the number of priorities of a queue, by its arguments."""
         most = arguments.get("x-max-priority")
         if most is None:
             return 1 if self._options.priority_order == "high" else 10

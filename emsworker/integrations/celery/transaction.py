@@ -14,7 +14,7 @@ _connection: ContextVar[Any] = ContextVar("emsworker.integrations.celery.connect
 def in_transaction(connection: Any) -> Iterator[None]:
     """Publish everything that this thread publishes in the block with a transaction of the caller's own.
 
-    The messages are committed with the transaction and rolled back with it. Whoever opened it commits it, inside of
+    The messages are committed with the transaction and rolled back with it. Its opener commits it, inside of
     the block or after it. Blocks nest: the inner one counts.
 
     Args:

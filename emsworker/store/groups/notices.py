@@ -1,8 +1,8 @@
 """Notices of dead letters whose own process could not call its hooks, for the middleware of the group's workers.
 
-The beat runs without an app, and a process whose handler hangs is replaced. Whoever makes the dead letter writes a
-notice in the same transaction, and one worker process of the group takes it. A notice is deleted before the hooks are
-called: they are called at most once, and not at all if the process dies just then.
+The beat runs without an app, and a process whose handler hangs is replaced. The process that makes the dead letter
+writes a notice in the same transaction, and one worker process of the group takes it. A notice is deleted before the
+hooks are called: they are called at most once, and not at all if the process dies just then.
 """
 
 from __future__ import annotations
