@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -41,6 +42,7 @@ def _ratio(medians: dict[str, float], name: str) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench-celery", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few tasks, once: to see that it works")
+    parser.add_argument("--repeats", type=int, metavar="N", help="how often the brokers take turns (default: 3)")
     parser.add_argument("--server", choices=("mariadb", "mysql"), default="mariadb", help="what EMS runs on")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every repeat to a file")
     parser.add_argument("sides", nargs="*", metavar="SIDE", help=f"of {', '.join(s.name for s in SIDES)}; default: all")
@@ -54,6 +56,7 @@ def main() -> int:
     """Run the sides in turns, and print medians after each round."""
     chosen = _arguments()
     size = QUICK if chosen.quick else DEFAULT
+    size = replace(size, repeats=chosen.repeats or size.repeats)
     sides: list[Side] = [side for side in SIDES if not chosen.sides or side.name in chosen.sides]
     found: Figures = {}
     with tempfile.TemporaryDirectory(prefix="ems-bench-celery-") as name:

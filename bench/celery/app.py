@@ -6,8 +6,11 @@ import json
 import os
 
 from celery import Celery
+from kombu.transport import TRANSPORT_ALIASES
 
 from bench.peers.apps import tally
+
+TRANSPORT_ALIASES["bare"] = "bench.celery.bare:Transport"
 
 app = Celery("bench", broker=os.environ["BENCH_BROKER"], backend=os.environ.get("BENCH_BACKEND"))
 app.conf.update(

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.celery.sides import Brokers, Place, Side, statements
+from bench.celery import bare
+from bench.celery.sides import Brokers, Place, Side, counting
 from bench.load import percentile
 from bench.peers.apps.tally import VARIABLE, Tally
 from bench.stage import NotRight
@@ -93,6 +94,15 @@ class Run:
         self.used += count
         return numbers, float(json.loads(done.stdout.splitlines()[-1]))
 
+    def raw_rate(self) -> float:
+        """Calls a second that no transport on this database exceeds: each is one bare row, inserted and committed."""
+        assert self.place.database is not None
+        env = self.environ({}) | {"BENCH_BROKER": "bare://", bare.DATABASE: self.place.database}
+        before = self.used
+        _, rate = self.send(env, "fill", self.size.waiting)
+        self.used = before  # nobody runs these
+        return rate
+
     @contextmanager
     def working(self, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
         """A worker with two processes, ended by SIGTERM."""
@@ -149,14 +159,13 @@ class Run:
     def idle(self) -> None:
         """Note what the server does for a worker that has had nothing to do for a while."""
         time.sleep(_QUIET_S)
-        before = self.place.cpu_s(), statements(self.place.database) if self.place.database else 0
-        began = time.monotonic()
-        time.sleep(self.size.idle_s)
-        took = time.monotonic() - began
-        self.figures["idle, % of a core at the server"] = 100 * (self.place.cpu_s() - before[0]) / took
-        if self.place.database:
-            # Each look asks for the counter and sets up its connection: about 5 statements, not the worker's.
-            self.figures["idle statements/s"] = (statements(self.place.database) - before[1] - 1) / took
+        with counting(self.place.database) as count:
+            cpu_s, asked, began = self.place.cpu_s(), count(), time.monotonic()
+            time.sleep(self.size.idle_s)
+            took = time.monotonic() - began
+            self.figures["idle, % of a core at the server"] = 100 * (self.place.cpu_s() - cpu_s) / took
+            if self.place.database:
+                self.figures["idle statements/s"] = (count() - asked - 1) / took  # the count itself is one
 
     def check(self) -> None:
         """Every task ran, and as nothing died, once.
@@ -197,6 +206,8 @@ def run(brokers: Brokers, side: Side, size: Size, folder: Path) -> dict[str, flo
 def _rates(one: Run) -> None:
     place, size = one.place, one.size
     confirmed = one.environ(place.confirmed)
+    if place.database:
+        one.figures["delay/s, raw limit"] = one.raw_rate()
     numbers, one.figures["delay/s"] = one.send(confirmed, "fill", size.waiting)
     one.consume("consume/s, prefetch 8", numbers, confirmed)
     unconfirmed = place.confirmed if place.unconfirmed is None else place.unconfirmed

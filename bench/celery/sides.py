@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,15 +136,23 @@ class Brokers:
         return f"Redis {self._servers.redis.version}" if self._servers.redis else ""
 
 
-def statements(admin_url: str) -> int:
-    """Statements that the server has been asked, this one included."""
+@contextmanager
+def counting(admin_url: str | None) -> Iterator[Callable[[], int]]:
+    """A function that counts the statements that a server has been asked, this one included; 0 without a server."""
     from emsworker.core.url import DatabaseUrl
 
+    if admin_url is None:
+        yield lambda: 0
+        return
     url = DatabaseUrl.parse(admin_url)
     with (
         pymysql.connect(host=url.host, port=url.port, user=url.user, password=url.password) as connection,
         connection.cursor() as cursor,
     ):
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
-        row = cursor.fetchone()
-        return int(row[1]) if row else 0
+
+        def count() -> int:
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+            row = cursor.fetchone()
+            return int(row[1]) if row else 0
+
+        yield count
