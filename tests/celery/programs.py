@@ -73,7 +73,8 @@ def take_all(app: Celery, queue: str) -> list[Any]:
             try:
                 message = messages.get(timeout=0.2)
             except Empty:  # the end, or what a program that was killed has left open delays the next one
-                return not messages.qsize()
+                # What was claimed for this program may not have reached it yet, on a busy machine.
+                return not messages.qsize() and not len(messages.channel._pull._in_hand)
             found.append(message.payload)
             message.ack()
             return False

@@ -63,12 +63,12 @@ def test_inspect_and_control_reach_every_worker(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_scheduled_tells_of_tasks_in_hand(project: Project) -> None:
+def test_scheduled_tells_of_tasks_in_hand(start: Callable[..., Project]) -> None:
+    project = start(eta_threshold_s=1000)  # so that it is in hand however long the command takes
     worker = project.worker("-c", "1").wait_ready()
-    project.run("work.apply_async((3,), countdown=4)")
-    found = until(lambda: _inspect(project, "scheduled", of=[worker])[worker.name], 4, "it is in hand")
+    project.run("work.apply_async((3,), countdown=900)")
+    found = until(lambda: _inspect(project, "scheduled", of=[worker])[worker.name], 30, "it is in hand")
     assert found[0]["request"]["args"] == [3]
-    project.wait_ended(1, timeout_s=30)
 
 
 @pytest.mark.slow

@@ -105,6 +105,38 @@ def test_the_command_amqp_knows_queues_of_the_stream(project: Project) -> None:
         assert ran.returncode == 0 and said in ran.stdout, (command, ran.stdout, ran.stderr)
 
 
+def test_the_command_list_shows_bindings(project: Project) -> None:
+    project.celery("amqp", "exchange.declare", "news", "topic")
+    project.celery("amqp", "queue.declare", "sport")
+    project.celery("amqp", "queue.bind", "sport", "news", "sport.#")
+    ran = project.celery("list", "bindings")
+    assert ran.returncode == 0, ran.stderr
+    assert ["sport", "news", "sport.#"] in [line.split() for line in ran.stdout.splitlines()], ran.stdout
+
+
+def test_a_task_that_has_expired_is_revoked_by_its_worker(project: Project) -> None:
+    sent = project.run("print(square.apply_async((2,), expires=0.1).id)").strip()
+    project.worker("-c", "1").wait_ready()
+    told = "print(repr(app.AsyncResult(sys.argv[1]).get(timeout=60, propagate=False)))"
+    assert "TaskRevokedError('expired')" in project.run(told, sent)
+
+
+@pytest.mark.slow
+def test_what_waits_in_redis_is_copied_by_the_command_migrate(project: Project, redis_url: str) -> None:
+    project.run(
+        "from celery import Celery\n"
+        "old = Celery('old', broker=sys.argv[1])\n"
+        "for number in range(4):\n"
+        "    old.send_task(work.name, (number,), countdown=8 if number == 3 else None)\n",
+        redis_url,
+    )
+    ran = project.celery("migrate", "--timeout", "3", redis_url, project.broker.url)
+    assert ran.returncode == 0, ran.stderr
+    project.worker("-c", "1").wait_ready()
+    project.wait_ended(4)
+    assert project.count("ended") == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
 def _metrics(ems: Ems) -> str:
     """What Prometheus is given."""
     with ems.running("monitoring", "serve", "0") as serve:

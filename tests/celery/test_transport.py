@@ -19,6 +19,7 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.fanout import _BusReader
 from emsworker.integrations.celery.names import bus_topic, queue_topic
+from emsworker.store import topics
 from emsworker.store.routing import ExchangeKind
 from tests.celery.brokers import Broker
 from tests.celery.project import Project
@@ -261,11 +262,11 @@ def test_heartbeats_do_not_make_a_reader_look_more_often(
 
     def counted(reader: _BusReader) -> bool:
         nonlocal looks
-        looks += 1
+        looks += reader is client.channel._stream.local._reader  # other tests of this process have left some, too
         return look(reader)
 
-    monkeypatch.setattr(_BusReader, "_look", counted)
     server, client = program(), program()
+    monkeypatch.setattr(_BusReader, "_look", counted)
     events = kombu.Exchange("events", "topic")
     inbox = kombu.Queue("inbox", events, routing_key="#", durable=False, auto_delete=True, expires=10)
     client.consume(inbox, no_ack=True)
@@ -282,6 +283,93 @@ def test_heartbeats_do_not_make_a_reader_look_more_often(
         server.send("beat", exchange=events, routing_key="worker.heartbeat")
         client.until(number)
     assert looks_a_second() <= 6, "heartbeats have changed its pace"
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+def test_a_queue_that_is_made_anew_gets_what_is_sent_by_the_remembered_way(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]], confirm: bool
+) -> None:
+    sender, other = program(confirm_publish=confirm), program()
+    sender.send("to the old one", WORK)
+    until(lambda: rows("SELECT COUNT(*) FROM ems_message") == [(1,)], 10, "it is sent")
+    other.channel.queue_delete(WORK.name)
+    other.consume(WORK)
+    began = ticks()
+    until(lambda: confirm or ticks() > began + 1.1, 5, "without confirmation, a second is over")
+    sender.send("to the new one", routing_key=WORK.name)
+    assert [message.decode() for message in other.until(1)] == ["to the new one"]
+
+
+def test_the_way_to_a_queue_is_looked_up_seldom_and_its_settings_are_seen(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, get_topic = 0, topics.get_topic
+
+    def counted(session: Any, name: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return get_topic(session, name)
+
+    sender, other = program(), program()
+    sender.send("first", WORK)
+    other.consume(kombu.Queue(WORK.name, routing_key=WORK.name, max_priority=9))
+    monkeypatch.setattr(topics, "get_topic", counted)
+    monkeypatch.setattr("emsworker.integrations.celery.bindings._FRESH_S", 0.0)
+    sender.send("by the remembered way", routing_key=WORK.name)
+    assert looks == 0
+    monkeypatch.setattr("emsworker.integrations.celery.bindings._PROVEN_S", 0.0)
+    sender.send("by a new one", routing_key=WORK.name, priority=9)
+    assert looks == 1
+    assert sorted(message.decode() for message in other.until(3)) == ["by a new one", "by the remembered way", "first"]
+
+
+def test_a_binding_of_another_program_is_used_within_a_second(program: Callable[..., Program]) -> None:
+    sender, other = program(), program()
+    news = kombu.Exchange("news", "topic")
+    first, second = (kombu.Queue(name, news, routing_key="sport.*", durable=True) for name in ("first", "second"))
+    sender.send("one", exchange=news, routing_key="sport.chess", declare=[first])
+    other.consume(second)
+    began = ticks()
+    until(lambda: ticks() > began + 1.1, 5, "a second is over")
+    sender.send("two", exchange=news, routing_key="sport.chess")
+    assert [message.decode() for message in other.until(1)] == ["two"]
+
+
+def test_a_heartbeat_wakes_nobody(program: Callable[..., Program]) -> None:
+    woken: list[int] = []
+    sender, reader = program(), program()
+    events = kombu.Exchange("events", "topic")
+    reader.consume(kombu.Queue("inbox", events, routing_key="#", durable=False, auto_delete=True, expires=10))
+    sender.channel.connection.stream.broker.wakes.append(lambda topic_id, partitions: woken.append(topic_id))
+    sender.send("beat", exchange=events, routing_key="worker.heartbeat")
+    assert not woken
+    sender.send("news", exchange=events, routing_key="worker.online")
+    assert len(woken) == 1
+    assert [message.decode() for message in reader.until(2)] == ["beat", "news"]
+
+
+def test_what_is_too_large_or_missing_among_few_messages_is_read_by_and_by(program: Callable[..., Program]) -> None:
+    sender, reader = program(), program()
+    bus = kombu.Exchange("bus", "fanout")
+    reader.consume(kombu.Queue("inbox", bus, durable=False, auto_delete=True, expires=10), no_ack=True)
+    bodies = ["small", "L" * (5 << 20), "small, too"]
+    for body in bodies:
+        sender.send(body, exchange=bus)
+    assert [message.decode() for message in reader.until(3)] == bodies
+
+
+def test_a_program_that_consumes_no_longer_looks_no_longer(program: Callable[..., Program]) -> None:
+    one, other = program(), program()
+    bus = kombu.Exchange("bus", "fanout")
+    inbox = kombu.Queue("inbox", bus, durable=False, auto_delete=True, expires=1)
+    for count in (2, 4):
+        with one.connection.channel() as channel:
+            with kombu.Consumer(channel, [inbox, WORK], on_message=one.got.append, no_ack=True):
+                other.send("hello", exchange=bus, declare=[bus])
+                other.send("work", WORK)
+                one.until(count)
+            queues = channel._stream.local
+        until(lambda queues=queues: queues._reader is None, 30, "nothing is left to look for")
 
 
 def test_queues_that_nobody_uses_expire(

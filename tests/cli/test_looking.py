@@ -9,7 +9,10 @@ import pytest
 from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.admin.monitoring import Monitoring
+from emsworker.beat.samples import TakeSamples
+from emsworker.core.config import Settings
 from emsworker.publish.outgoing import Outgoing
+from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import ServerFacts, unsupported
 from tests.cli.test_commands import execute, rows
 from tests.support import rows as writing
@@ -282,3 +285,22 @@ def facts(version: str) -> ServerFacts:
 def test_servers_that_are_not_supported(version: str, supported: bool) -> None:
     assert facts(version).supported is supported
     assert version in unsupported(facts(version)) and "10.6" in unsupported(facts(version))
+
+
+def test_lists_of_very_many_say_how_old_they_are(ems: Ems, app: App, url: str) -> None:
+    app.send("orders", 1)
+    ems.ok("groups", "create", "orders", "mail")
+    Database(url).call(lambda session: TakeSamples()(session, Settings()))
+    execute(url, "UPDATE ems_latest SET length = 5000 WHERE topic_id = 0")  # as if there were so many
+    listed = ems("groups", "list", "--json")
+    assert "As the beat sampled it" in listed.err
+    assert [(one["group"], one["lag"], one["partitions"]) for one in listed.json] == [("mail", 1, None)]
+    assert [(one["messages"], one["bytes"]) for one in ems("topics", "list", "--json").json] == [(1, None)]
+    assert [line.split()[:3] for line in ems("top").out.splitlines()][1:] == [["orders", "mail", "1"]]
+    for now in (("groups", "list", "orders"), ("groups", "list", "--exact"), ("groups", "list", "--partitions")):
+        read = ems(*now, "--json")
+        assert "sampled" not in read.err and len(read.json) == 1
+    (exact,) = ems("topics", "list", "--exact", "--json").json
+    assert exact["bytes"] is not None
+    (server,) = ems("servers", "list", "--json").json
+    assert (server["groups"], server["lag"]) == (1, 1) and server["age_s"] is not None

@@ -1,4 +1,4 @@
-"""One cluster of each engine, for the tests of a file; a database of its own for each test."""
+"""One cluster of each engine, for all tests: starting one takes longer than most of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,13 +43,13 @@ def _one(engine: Engine, flavor: str) -> Iterator[Cluster]:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def group() -> Iterator[Cluster]:
     """Group Replication, with a single primary."""
     yield from _one("group-replication", "mysql")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def galera() -> Iterator[Cluster]:
     """Galera."""
     yield from _one("galera", "mariadb")

@@ -9,20 +9,24 @@ import pytest
 
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import parse_uid
+from emsworker.core.model import Claim, Order
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.store.engine.session import Session
+from emsworker.store.engine.session import Result, Session
 from emsworker.store.engine.sql import Sql
+from emsworker.store.groups import ordered
+from emsworker.store.groups.claims import NothingClaimed
 from tests.cluster.conftest import On
 from tests.support.clusters import Galera
 from tests.support.machine import machine_s
 from tests.support.servers import connect
-from tests.support.streams import in_threads
+from tests.support.streams import in_threads, open_stream
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.few, pytest.mark.xdist_group("galera")]
 
 WRITES_S = 15.0
+PORT = Sql("SELECT @@port")
 
 
 class Writer:
@@ -99,6 +103,35 @@ def test_a_read_sees_what_another_node_has_confirmed(on_galera: On) -> None:
             assert reader.rows(Sql(f"SELECT id FROM seen WHERE id = {n}")) == ((n,),)
 
 
+def test_a_partition_in_order_has_one_owner_on_all_nodes(on_galera: On, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = on_galera.cluster
+    with open_stream(cluster.url_of(0)) as stream, Database(cluster.url_of(1)).session() as there:
+        topic = stream.topic("owned")
+        group = stream.group(topic, order=Order.PARTITION)
+        stream.app().send_many(topic.name, range(6))
+        first, here, other = (stream.client() for _ in range(3))
+        assert ordered.take_next(stream.session, stream.claimant(topic, group, first, 3), 0)
+        stream.expire(first)
+        stream.recover()
+        send_on, taken = there.send_on, list[Claim]()
+
+        def adopt_meanwhile(sql: Sql) -> list[Result]:
+            """Between the other's look for a running claim and its look for one that waits."""
+            if "state = 'waiting'" in sql and not taken:
+                claim = ordered.take_next(stream.session, stream.claimant(topic, group, here, 3), 0)
+                assert claim
+                taken.append(claim)
+                found = f"SELECT 1 FROM ems.ems_claim WHERE group_id = {group.id} AND client_id = '{here}'"
+                until(lambda: cluster.nodes[1].ask(found), 20, "the other node has it", 0.1)
+            return send_on(sql)
+
+        monkeypatch.setattr(there, "send_on", adopt_meanwhile)
+        passed = ordered.take_next(there, stream.claimant(topic, group, other, 3), 0)
+        assert (taken[0].lo, taken[0].hi) == (1, 3)
+        assert isinstance(passed, NothingClaimed), "what comes behind is not run beside it"
+        assert stream.cursor(group) == 4
+
+
 def test_sends_to_all_nodes_at_once_are_each_one_row(on_galera: On) -> None:
     cluster = on_galera.cluster
     apps = [on_galera.app(cluster.url_of(n)) for n in range(3)]
@@ -121,24 +154,48 @@ def test_sends_to_all_nodes_at_once_are_each_one_row(on_galera: On) -> None:
         app.close()
 
 
+def asked(session: Session) -> int:
+    """The port of the node that a session uses, or 0 while that is away."""
+    try:
+        return int(session.rows(PORT)[0][0])
+    except ConnectionLost:
+        return 0
+
+
 def test_all_processes_choose_the_same_node_and_meet_there_again(on_galera: On) -> None:
     cluster = on_galera.cluster
-    port = Sql("SELECT @@port")
     with Database(cluster.url).session() as old:
-        assert old.rows(port)[0][0] == cluster.nodes[0].port
+        assert asked(old) == cluster.nodes[0].port
         cluster.nodes[0].kill()
-
-        def asked(session: Session) -> int:
-            try:
-                return int(session.rows(port)[0][0])
-            except ConnectionLost:
-                return 0
 
         until(lambda: asked(old) == cluster.nodes[1].port, 20, "the next one")
         with Database(cluster.url).session() as new:
             until(lambda: asked(new) == cluster.nodes[1].port, 20, "a new process as well")
             cluster.rejoin(0)
             until(lambda: asked(old) == asked(new) == cluster.nodes[0].port, 30, "both go back")
+
+
+def test_a_former_node_that_was_started_alone_is_not_written_to(on_galera: On) -> None:
+    cluster = on_galera.cluster
+    app = on_galera.app(publish_timeout_s=60)
+    app.send("former", 0)
+    cluster.nodes[0].kill()
+    cluster.start_alone(0)
+    try:
+        assert cluster.nodes[0].ask("SELECT @@wsrep_on + @@read_only one")[0]["one"] == 0, "it is writable"
+        uid = parse_uid(on_galera.app(publish_timeout_s=20).send("former", 1).id)
+        rows = "SELECT uid FROM ems.ems_message"
+        assert uid in {row["uid"] for row in cluster.nodes[1].ask(rows)}
+        assert uid not in {row["uid"] for row in cluster.nodes[0].ask(rows)}
+        app.send("former", 2)
+        alone = on_galera.app(cluster.url_of(0), publish_timeout_s=1)
+        with pytest.raises(StoreUnavailable, match=r"configured for a Galera cluster .* and takes no part in it"):
+            alone.send("former", "nor if only that is named")
+        alone.close()
+    finally:
+        cluster.rejoin(0)
+    cluster.wait_whole()
+    app.close()
 
 
 def test_a_node_without_a_majority_is_not_used(on_galera: On) -> None:
@@ -164,15 +221,29 @@ def test_a_frozen_node_is_given_up(on_galera: On) -> None:
     cluster = on_galera.cluster
     app = on_galera.app(publish_timeout_s=60)
     app.send("frozen", 0)
+    reader = Database(cluster.url).session()
+    assert asked(reader) == cluster.nodes[0].port
     cluster.nodes[0].freeze()
-    began = machine_s()
+    sends_s: list[float] = []
+
+    def send() -> None:
+        began = machine_s()
+        app.send("frozen", len(sends_s))
+        sends_s.append(machine_s() - began)
+
+    def is_back() -> bool:
+        send()
+        return len(cluster.members()) == 3 and asked(reader) == cluster.nodes[0].port
+
     try:
-        app.send("frozen", 1)
-        stalled_s = machine_s() - began
+        send()
+        until(lambda: asked(reader) == cluster.nodes[1].port, 20, "the reader is there, too", 0.1)
     finally:
         cluster.nodes[0].thaw()
-    cluster.wait_whole()
-    print(f"stalled for {stalled_s:.1f} s")
-    assert stalled_s < 20, "the cluster's own suspicion takes 5 to 15 s"
+    until(is_back, 60, "it is used again")
+    print(f"stalled for {sends_s[0]:.1f} s, and {max(sends_s[1:]):.1f} s when it came back")
+    assert sends_s[0] < 20, "the cluster's own suspicion takes 5 to 15 s"
+    assert max(sends_s[1:]) < 5, "nobody goes back to a node that does not know yet that it is out"
+    reader.close()
     assert threading.active_count() < 100
     app.close()

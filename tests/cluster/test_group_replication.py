@@ -19,7 +19,7 @@ from tests.support.servers import connect
 from tests.support.streams import in_threads
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.few, pytest.mark.xdist_group("group")]
 
 BEYOND_ELECTION_S = 5.0
 

@@ -1,12 +1,18 @@
 """One address for a replication group: MySQL Router leads to any member, and only the primary is written to."""
 
+import contextlib
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from emsworker import Ems, FenceLost, LeaseLost
 from emsworker.core.errors import StoreUnavailable
+from emsworker.core.ids import uid_text
 from emsworker.local import ServerMissing
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import ReplicaDatabase
@@ -14,12 +20,14 @@ from emsworker.store.engine.sql import Sql
 from tests.cluster.conftest import On
 from tests.cluster.test_group_replication import Sender, fail_over
 from tests.support.clusters import Cluster, GroupReplication, Node
+from tests.support.looker import Looker
 from tests.support.machine import machine_s
 from tests.support.routers import CONFIGURATION, Router, routed
 from tests.support.servers import connect, must_run
 from tests.support.waiting import until
+from tests.support.worker import Program
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.few, pytest.mark.xdist_group("group")]
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +48,98 @@ def _uids(node: Node) -> Counter[bytes]:
         return Counter(uid for (uid,) in cursor.fetchall())
 
 
+class PrimaryLooker(Looker):
+    """Looks into the primary itself, and tells the programs another way to it."""
+
+    def __init__(self, url: str, cluster: Cluster) -> None:
+        super().__init__(url)
+        self._cluster = cluster
+
+    def _rows(self, statement: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        with connect(self._cluster.url_of(self._cluster.primary())) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, args)
+            return list(cursor.fetchall())
+
+
+class Puller(threading.Thread):
+    """A consumer of its own group, until it is stopped."""
+
+    def __init__(self, app: Ems) -> None:
+        super().__init__(daemon=True)
+        self._app = app
+        self.stopping = threading.Event()
+        self.seen: list[str] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with self._app.consumer("t", "pulled") as consumer:
+                while not self.stopping.is_set():
+                    with contextlib.suppress(
+                        StoreUnavailable, LeaseLost, FenceLost
+                    ):  # while there is no primary; they come again
+                        messages = consumer.fetch(50, wait=0.2)
+                        consumer.ack(*messages)
+                        self.seen += [message.id for message in messages]
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        self.stopping.set()
+        self.join(90)
+        self._app.close()
+
+
+class AtWork:
+    """A worker, which is the beat as well, and a consumer, all of whom know one address."""
+
+    def __init__(self, on: On, router: Router, folder: Path) -> None:
+        self._looker = PrimaryLooker(router.url, on.cluster)
+        patient = {"lease_s": 4, "renew_s": 1, "timeout_s": 120, "publish_timeout_s": 90}
+        self.worker = Program(
+            "worker", self._looker, folder / "worker.log", patient, app="tests.cluster.effects:app", threads=2
+        )
+        self.puller = Puller(on.app(router.url, publish_timeout_s=90))
+
+    def begin(self) -> None:
+        self._looker.rows("CREATE TABLE IF NOT EXISTS effect (id INT PRIMARY KEY AUTO_INCREMENT, uid CHAR(36))")
+        self.worker.wait_ready()
+        self.children = self.worker.children()
+        self.puller.start()
+
+    def effects(self) -> Counter[str]:
+        return Counter(uid for (uid,) in self._looker.rows("SELECT uid FROM effect"))
+
+    def check(self, ids: set[str]) -> None:
+        """Wait until all is done, and see that nothing was charged, and that nobody was replaced."""
+        until(lambda: ids <= self.effects().keys(), 60, f"each has its effect; {self.worker.text()[-3000:]}")
+        until(lambda: ids <= set(self.puller.seen) or self.puller.error, 60, "each was pulled")
+        assert self.puller.error is None
+        effects = self.effects()
+        assert {uid: effects[uid] for uid in ids if effects[uid] != 1} == {}, "once"
+        assert self._looker.rows("SELECT * FROM ems_attempt") == self._looker.rows("SELECT * FROM ems_dead") == []
+        assert self.worker.children() == self.children, "no process has ended"
+        assert self.worker.stop() == 0, self.worker.text()[-3000:]
+
+    def close(self) -> None:
+        self.puller.end()
+        if self.worker.process.poll() is None:
+            self.worker.kill_all()
+
+
+@contextmanager
+def at_work(on: On, router: Router, folder: Path) -> Iterator[AtWork]:
+    """Start a worker and a consumer; they are ended at the end."""
+    working = AtWork(on, router, folder)
+    try:
+        working.begin()
+        yield working
+    finally:
+        working.close()
+
+
 @pytest.mark.parametrize("fault", ["frozen", "killed"])
-def test_the_next_primary_is_found_behind_one_address(on_group: On, router: Router, fault: str) -> None:
+def test_the_next_primary_is_found_behind_one_address(on_group: On, router: Router, fault: str, tmp_path: Path) -> None:
     group = on_group.cluster
     assert isinstance(group, GroupReplication)
 
@@ -51,9 +149,13 @@ def test_the_next_primary_is_found_behind_one_address(on_group: On, router: Rout
         assert port == group.nodes[group.primary()].port
         return f"a new process was there in {machine_s() - began:.1f} s"
 
-    sender = Sender(on_group.app(router.url, publish_timeout_s=90))
-    first = fail_over(group, sender, fault, look_anew)
-    uids = [uid for _, uid in sender.confirmed]
+    app = on_group.app(router.url, publish_timeout_s=90)
+    sender = Sender(app)
+    with at_work(on_group, router, tmp_path) as working:
+        first = fail_over(group, sender, fault, look_anew)
+        delayed = app.send("t", "moved into the stream by the beat", countdown=0.5)
+        uids = [uid for _, uid in sender.confirmed]
+        working.check({*map(uid_text, uids), delayed.id})
     stored = _uids(group.nodes[group.primary()])
     assert {uid: stored[uid] for uid in uids if stored[uid] != 1} == {}, "each is there once"
     until(lambda: set(uids) <= _uids(group.nodes[first]).keys(), 30, "the one that was away has all", 0.5)

@@ -12,8 +12,6 @@ from tests.support.machine import machine_s
 from tests.support.waiting import never, until
 from tests.support.worker import kill
 
-pytestmark = pytest.mark.alone
-
 LEASE_S = 1.5
 
 
@@ -22,6 +20,7 @@ def _holder_pid(stream: Stream) -> int:
     return int(rows[0][0].rsplit("-", 2)[1]) if rows else 0
 
 
+@pytest.mark.few
 def test_the_duty_moves_within_its_lease_when_the_leader_is_killed(stream: Stream) -> None:
     beats = {beat.pid: beat for beat in [stream.beat() for _ in range(3)]}
     for _ in range(2):
@@ -36,6 +35,7 @@ def test_the_duty_moves_within_its_lease_when_the_leader_is_killed(stream: Strea
     assert stream.rows("SELECT * FROM ems_leader") == [], "it resigned, so that the next one need not wait"
 
 
+@pytest.mark.few
 def test_a_worker_without_beat_recovers_nothing_and_a_beat_alone_does(one_stream: Stream) -> None:
     stream = one_stream
     first = stream.worker(topics=["acts"], groups=["a"], beat=False)
@@ -69,6 +69,7 @@ def _latencies(stream: Stream, rounds: int) -> list[float]:
     return sorted(found)
 
 
+@pytest.mark.alone
 def test_redis_wakes_an_idle_worker(one_stream: Stream, redis_url: str) -> None:
     from emsworker import Ems
 
@@ -81,6 +82,7 @@ def test_redis_wakes_an_idle_worker(one_stream: Stream, redis_url: str) -> None:
     assert latencies[4] < 0.1 and latencies[-1] < 1, latencies
 
 
+@pytest.mark.alone
 def test_without_redis_polling_is_never_slower_than_its_longest_pause(one_stream: Stream) -> None:
     one_stream.worker(topics=["acts"], groups=["a"])
     one_stream.send("acts", [{"n": 99}])
@@ -90,6 +92,7 @@ def test_without_redis_polling_is_never_slower_than_its_longest_pause(one_stream
     assert latencies[-1] < 0.2 + 0.3, latencies
 
 
+@pytest.mark.few
 def test_a_publish_of_the_worker_itself_wakes_it(one_stream: Stream) -> None:
     """A handler sends the next message of a chain; the poller's pause is far longer than the whole chain may take."""
     stream = one_stream
@@ -101,6 +104,7 @@ def test_a_publish_of_the_worker_itself_wakes_it(one_stream: Stream) -> None:
     assert at[1] - at[0] < 2
 
 
+@pytest.mark.alone
 def test_idling_is_cheap(one_stream: Stream) -> None:
     stream = one_stream
     worker = stream.worker(topics=["acts"], threads=4, settings={"beat_s": 1})
@@ -126,6 +130,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.few
 def test_a_paused_leader_is_replaced_and_steps_back(one_stream: Stream) -> None:
     stream = one_stream
     beats = [stream.beat(), stream.beat()]

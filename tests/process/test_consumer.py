@@ -26,6 +26,7 @@ from emsworker import (
 )
 from emsworker import Ems as App
 from emsworker.admin import Admin
+from emsworker.consume.claiming import Claiming
 from tests.process.stream import Stream
 from tests.support.waiting import never, until
 from tests.support.worker import QUICK, ROOT, kill
@@ -67,6 +68,30 @@ def send(stream: Stream, count: int, **options: Any) -> None:
 
 def one_partition(stream: Stream, **options: Any) -> None:
     Admin(stream.app).create_topic("orders", partitions=1, **options)
+
+
+def test_a_claim_that_takes_all_there_is_is_followed_by_none(
+    stream: Stream, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims, take = 0, Claiming._take_from
+
+    def counted(claiming: Claiming, *how: Any) -> Any:
+        nonlocal claims
+        claims += 1
+        return take(claiming, *how)
+
+    monkeypatch.setattr(Claiming, "_take_from", counted)
+    one_partition(stream)
+    app = make(poll_min_s=60.0, poll_max_s=60.0)
+    with app.consumer("orders", "billing") as consumer:
+        assert consumer.fetch(50, wait=0.2) == []
+        app.send_many("orders", [{"n": n} for n in range(3)])  # it wakes this consumer
+        assert numbers(consumer.fetch(50, wait=10)) == [0, 1, 2]
+        assert consumer.fetch(50, wait=0.2) == []
+        assert claims == 1
+        app.send("orders", {"n": 3})
+        assert numbers(consumer.fetch(50, wait=10)) == [3]
+        assert claims == 2
 
 
 def test_messages_come_in_order_and_are_done_once_acked(stream: Stream, make: Make) -> None:
@@ -448,6 +473,40 @@ def test_claims_pause_while_half_is_in_hand(stream: Stream, make: Make, monkeypa
         assert numbers(consumer.fetch(8, wait=1)) == [12], "who waits for less than a pause does not miss what is there"
         for timer in timers:
             timer.join()
+
+
+def test_a_fast_consumer_claims_ahead_and_what_it_does_not_need_goes_back(stream: Stream, make: Make) -> None:
+    one_partition(stream)
+    send(stream, 400)
+    seen: list[int] = []
+    with make().consumer("orders", "billing", prefetch=4) as consumer:
+        consumer.claim_ahead(0.05)
+        larger = "SELECT hi FROM ems_claim WHERE hi - lo >= 4 AND state = 'start' AND hi > acked_to + 8"
+        while not stream.rows(larger):
+            messages = consumer.fetch(100, wait=5)
+            assert 1 <= len(messages) <= 4, "no more are delivered than the prefetch"
+            consumer.ack(*messages)
+            seen += numbers(messages)
+        held = fetch_all(consumer, 4)
+        assert consumer.fetch(1, wait=0.2) == []
+        with make().consumer("orders", "billing", prefetch=400) as other:
+            rest = fetch_all(other, 400 - len(seen) - 4)
+            other.ack(*rest)
+        consumer.ack(*held)
+    assert sorted(seen + numbers(held) + numbers(rest)) == list(range(400))
+    assert stream.rows("SELECT COUNT(*) FROM ems_attempt") == [(0,)], "nothing was charged"
+
+
+def test_slow_work_is_not_claimed_ahead(stream: Stream, make: Make) -> None:
+    one_partition(stream)
+    send(stream, 40)
+    with make().consumer("orders", "billing", prefetch=2) as consumer:
+        consumer.claim_ahead(0.01)
+        for _ in range(10):
+            messages = consumer.fetch(2, wait=5)
+            time.sleep(0.3)  # what the work takes
+            consumer.ack(*messages)
+        assert stream.rows("SELECT MAX(hi - lo + 1) FROM ems_claim") == [(2,)]
 
 
 def test_stopping_ends_iteration(stream: Stream, make: Make) -> None:

@@ -10,7 +10,7 @@ from tests.support.machine import machine_s
 from tests.support.waiting import until
 from tests.support.worker import kill
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.few
 
 QUICKLY_S = 2.5  # two looks of the beat and the start of another process, well below lease and timeout
 

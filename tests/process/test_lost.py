@@ -161,3 +161,24 @@ def test_g_restarts_of_the_server_charge_nobody(stream: Stream, tmp_path: Path, 
     assert stream.rows("SELECT attempt, outcome, error FROM ems_attempt") == [], worker.text()
     assert set(_starts(stream, 1)) == {1}
     assert worker.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lease_s", "away_s"), [(60, 1.0), (2, 4.0)])
+def test_what_runs_through_an_outage_is_not_charged(stream: Stream, lease_s: int, away_s: float) -> None:
+    """What is shorter than the lease is not noticed; after what is longer the tasks are run again."""
+    worker = stream.worker(APP, {**GROUP, "lease_s": lease_s}, topics=["calls"], threads=3, beat=False)
+    _call(stream, "patient", *({"n": n, "do": "sleep", "s": away_s + 4} for n in range(3)))
+    until(lambda: len(stream.record.events("start")) == 3, 60, f"three run; log:\n{stream.logs()}")
+    stream.server.kill()
+    back = time.monotonic() + away_s
+    until(lambda: time.monotonic() >= back, away_s + 5, "it has been away for so long")
+    stream.server.start(120)
+    stream.beat({**GROUP, "lease_s": lease_s})
+    _call(stream, "patient", {"n": 3, "do": "nothing"})
+    stream.wait_ended(range(4), 60)
+    stream.wait_settled()
+    most = 1 if lease_s > away_s else 2
+    assert all(1 <= len(_starts(stream, n)) <= most for n in range(4)), worker.text()
+    assert stream.rows("SELECT attempt, outcome, error FROM ems_attempt") == []
+    assert worker.stop() == 0

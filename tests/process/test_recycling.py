@@ -3,9 +3,10 @@
 import os
 import re
 from collections import Counter
+from pathlib import Path
 
 from tests.process.stream import Stream
-from tests.support.waiting import until
+from tests.support.waiting import never, until
 
 _LEAKY = "tests.process.apps.leaky:app"
 _LONG = bool(os.environ.get("EMS_TEST_LONG"))
@@ -48,16 +49,18 @@ def test_r21_a_child_runs_exactly_so_many_messages(one_stream: Stream) -> None:
     assert worker.stop() == 0
 
 
-def test_r21_recycling_waits_for_what_runs_however_long(one_stream: Stream) -> None:
+def test_r21_recycling_waits_for_what_runs_however_long(one_stream: Stream, tmp_path: Path) -> None:
     stream = one_stream
-    stream.send("leaks", [{"n": 0, "s": 1.5}])
+    stream.send("leaks", [{"n": 0, "held": True}])
     settings = {"stop_timeout_s": 0.2}
     worker = stream.worker(_LEAKY, threads=2, max_memory_per_child=150, settings=settings)
     until(lambda: stream.record.numbers("start") == [0], 10, "the long one runs")
     stream.send("leaks", [{"n": 1, "mib": 150}, *({"n": n} for n in range(2, 30))])
+    until(lambda: "(max_memory_per_child)" in worker.text(), 30, "its process is to be replaced")
+    never(lambda: "giving back" in worker.text(), 1, "it waits for longer than its stop timeout")
+    (tmp_path / "go").touch()
     stream.wait_ended(range(30), 30)
     _ran_once(stream, 30)
-    assert "(max_memory_per_child)" in worker.text() and "giving back" not in worker.text()
     first = {one["n"]: one["pid"] for one in stream.record.events("end")}
     assert first[0] == first[1] != first[29], "what was not started went to the successor"
     assert worker.stop() == 0

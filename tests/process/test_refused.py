@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
 from emsworker.tasks.periodic import declare_schedules
 from tests.process.stream import ACTOR, Stream
+from tests.support.machine import machine_s
 from tests.support.roles import MakeUser, users
 from tests.support.servers import connect
 from tests.support.waiting import never, until
@@ -114,7 +114,8 @@ def test_a_server_that_is_away_ends_the_start_in_a_line(one_stream: Stream, what
     program = one_stream.start(what, {"url": "mysql://ems:pw@127.0.0.1:1/ems"}, app=ACTOR)
     assert program.wait(_START_S) == 1, program.text()
     (line,) = program.text().splitlines()
-    assert "MySQL could not be reached for 3 s" in line and "(--url or EMS_URL)" in line and ":pw@" not in line
+    tried = re.search(r"MySQL could not be reached for (\d+) s", line)  # longer on a busy machine
+    assert tried and int(tried[1]) >= 3 and "(--url or EMS_URL)" in line and ":pw@" not in line
 
 
 # -- what goes wrong later ---------------------------------------------------------------------------------------------
@@ -182,10 +183,10 @@ def test_what_a_preflight_costs(one_stream: Stream) -> None:
     settings = Settings(url=one_stream.url)
     costs = []
     for _ in range(5):
-        began = time.monotonic()
+        began = machine_s()
         database = check_stream(one_stream.url, settings)
         check_app(app, chosen_routes(app, ACTOR, (), ()), [], database, ())
-        costs.append(time.monotonic() - began)
+        costs.append(machine_s() - began)
         database.thread_session().close()
     print(f"preflight: {min(costs) * 1000:.0f} ms")
     assert min(costs) < 0.1, costs

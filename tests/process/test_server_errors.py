@@ -4,7 +4,7 @@ import pytest
 
 from tests.process.stream import Stream
 from tests.support.proxy import Cut, Proxy, Refusal, proxied
-from tests.support.refusals import ALL, AWAY, CONFLICTS
+from tests.support.refusals import ALL, AWAY, CONFLICTS, UNHEARD_OF
 from tests.support.waiting import until
 
 PLACES = {
@@ -13,15 +13,20 @@ PLACES = {
     "ack": b"UPDATE ems_claim SET acked_to",
     "lease": b"UPDATE ems_client",
     "beat": b"UPDATE ems_leader",
+    "relay": b"ems_outbox p FORCE INDEX (uid)",
     "handler": b"INSERT INTO effect",
     "commit": b"RELEASE SAVEPOINT ems_transaction",
 }
 
 
-def _hit(stream: Stream, proxy: Proxy, marker: bytes, refusal: Refusal, n: int) -> None:
-    proxy.arm(marker, Cut.BEFORE, refusal)
+# A conflict is never committed. A look changes nothing, and a handler's statement commits nothing.
+UNKNOWN = [(name, refusal) for name in PLACES if name not in ("look", "handler") for refusal in (*AWAY, *UNHEARD_OF)]
+
+
+def _hit(stream: Stream, proxy: Proxy, marker: bytes, cut: Cut, refusal: Refusal, n: int) -> None:
+    proxy.arm(marker, cut, refusal)
     stream.send("tx", [{"n": n}])
-    stream.send("acts", [{"n": n}])
+    stream.send("acts", [{"n": n}], countdown=0.01)
     until(lambda: not proxy.armed, 30, f"{marker!r} meets {refusal}; {stream.logs()}")
 
 
@@ -44,7 +49,10 @@ def test_no_error_of_the_server_ends_a_worker_or_is_charged(one_stream: Stream) 
                 if name == "handler" and refusal not in (*CONFLICTS, *AWAY):
                     continue  # an unknown error of its own statement is the handler's
                 n += 1
-                _hit(stream, proxy, marker, refusal, n)
+                _hit(stream, proxy, marker, Cut.BEFORE, refusal, n)
+        for name, refusal in UNKNOWN:  # the server does it, and says this instead
+            n += 1
+            _hit(stream, proxy, PLACES[name], Cut.AFTER, refusal, n)
         stream.wait_settled(60)
         until(lambda: stream.one("SELECT COUNT(*) FROM effect") == n, 30, f"each has its effect; {stream.logs()}")
         assert stream.one("SELECT COUNT(DISTINCT n) FROM effect") == n, "once"

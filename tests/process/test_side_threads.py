@@ -6,7 +6,7 @@ from emsworker.local import Redis
 from tests.process.stream import Stream
 from tests.support.waiting import never, until
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.few
 
 APP = "tests.process.apps.mortal:app"
 THREADS = {"Listener": "ems-wakeups", "Poller": "ems-poller", "LeaseRenewer": "ems-lease"}

@@ -12,7 +12,7 @@ from tests.support.machine import machine_s
 from tests.support.waiting import until
 from tests.support.worker import children_of, kill
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.few
 
 
 def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(stream: Stream) -> None:

@@ -15,8 +15,10 @@ from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
+from emsworker.store.engine.sql import Sql
 from emsworker.store.topics import create_topic
 from tests.support.machine import machine_s
+from tests.support.proxy import proxied
 from tests.support.servers import connect
 from tests.support.waiting import until
 
@@ -118,3 +120,18 @@ def test_w14_sends_and_reads_follow_the_writable_server(pair: Pair) -> None:
     nobody = Ems("test", url=pair.url, publish_timeout_s=1)
     with pytest.raises(StoreUnavailable, match=r"no server can be written to: .* is read-only; .* is read-only"):
         nobody.send("t", 3)
+
+
+def test_a_router_that_leads_to_a_frozen_member_first_is_asked_again(server: Server) -> None:
+    with proxied(server.url) as (proxy, url):
+        proxy.mute = 2
+        began = machine_s()
+        with Database(url).session() as session:
+            assert session.rows(Sql("SELECT 1")) == ((1,),)
+        assert not proxy.mute and machine_s() - began < 8, "two seconds for each of the first"
+        proxy.mute = 99
+        began = machine_s()
+        with pytest.raises(StoreUnavailable, match="timed out"):
+            Database(url, connect_timeout_s=4, call_timeout_s=1).call(lambda session: session.rows(Sql("SELECT 1")))
+        assert machine_s() - began < 8, "no longer in all than one attempt may take"
+        assert proxy.mute <= 97

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from emsworker import FenceLost, PullConsumer
+from emsworker import Ems, FenceLost, PullConsumer
+from tests.support.proxy import Cut, proxied
 from tests.support.streams import AppFactory, Stream
+from tests.support.waiting import until
 
 # Nothing is renewed but by the tests.
 SETTINGS: dict[str, Any] = {
@@ -90,4 +92,42 @@ def test_a_client_whose_row_is_gone_begins_anew(stream: Stream, new_app: AppFact
         again = _fetch(consumer, 2)
         assert [one.body for one in again] == [one.body for one in held]
         consumer.ack(*again)
+        consumer.flush()
+
+
+def test_it_looks_at_its_claims_also_when_the_answer_that_took_the_lease_up_was_lost(stream: Stream) -> None:
+    with proxied(stream.url) as (proxy, url):
+        app = Ems("t", url=url, **SETTINGS)
+        app.send_many("t", range(2), partition=0)
+        with app.consumer("t", "g") as consumer:
+            held = _fetch(consumer, 2)
+            _outage(stream)
+            stream.recover()
+            proxy.arm(b"COMMIT", Cut.AFTER, passing=1)  # that of the renewal, which has changed nothing
+            consumer._lease.renew()
+            assert not proxy.armed
+            assert consumer.losses == 0, "it does not know yet"
+            consumer._lease.renew()
+            again = _fetch(consumer, 2)
+            assert consumer.losses == 1
+            assert [one.body for one in again] == [one.body for one in held]
+            with pytest.raises(FenceLost):
+                consumer.ack(*held)
+            consumer.ack(*again)
+            consumer.flush()
+        app.close()
+
+
+def test_what_was_claimed_and_not_delivered_is_looked_at_before_it_is(stream: Stream, new_app: AppFactory) -> None:
+    app = new_app(**SETTINGS)
+    app.send_many("t", range(4), partition=0)
+    with app.consumer("t", "g", prefetch=10) as consumer:
+        # As a fetch does whose lease runs out between claim and delivery.
+        until(lambda: consumer._claiming.take(10, 10, consumer._in_hand, 1), 10, "they are claimed")
+        _outage(stream)
+        stream.recover()
+        consumer._lease.renew()
+        messages = _fetch(consumer, 4)
+        assert [one.attempt for one in messages] == [1] * 4, "no attempt is charged"
+        consumer.ack(*messages)
         consumer.flush()

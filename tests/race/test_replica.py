@@ -1,10 +1,12 @@
 """Reading from a replica: what is asked there, how far it is behind, and what `ems check` says of both servers."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -55,8 +57,11 @@ def test_lists_come_from_the_replica_with_its_lag(pair: Replicated) -> None:
         app.send("orders", {"n": 25})
         app.close()
         listed = _ems(pair, "groups", "list", "--json", EMS_READ_URL=pair.replica_url)
+        assert listed.stderr.count("Read from") == 1
         assert listed.returncode == 0 and '"lag": 25' in listed.stdout
-        assert "Read from EMS_READ_URL (127.0.0.1): lag unknown" in listed.stderr
+        port = urlsplit(pair.replica_url).port
+        assert f"Read from EMS_READ_URL (127.0.0.1:{port}): lag unknown: " in listed.stderr
+        assert "SHOW REPLICA STATUS; grant it REPLICATION CLIENT (MariaDB: SLAVE MONITOR)." in listed.stderr
         assert '"lag": 26' in _ems(pair, "groups", "list", "--json").stdout
     finally:
         run(pair.replica, f"START {follower} SQL_THREAD")
@@ -78,13 +83,18 @@ def test_check_names_the_replica(pair: Replicated) -> None:
     assert findings["read_only"].severity is Severity.ERROR and "EMS_READ_URL" in findings["read_only"].fix
     assert "behind its primary" in findings["replica lag"].value
     assert findings["privileges"].value == "not tried"
-    assert _ems(pair, "check", EMS_URL=pair.replica_url).returncode == 1
+    blind = _ems(pair, "check", EMS_URL=pair.replica_url)  # this user may not read the state of replication
+    assert blind.returncode == 1
+    assert re.search(r"topology +replica", blind.stdout)
+    assert re.search(r"replica lag +unknown +the user may not read SHOW REPLICA STATUS; grant it", blind.stdout)
 
 
 def test_the_next_replica_is_asked_if_one_is_away(pair: Replicated) -> None:
     port = pair.replica_url.rsplit(":", 1)[1].partition("/")[0]
     several = pair.replica_url.replace(f":{port}/", f":1,127.0.0.1:{port}/")
     assert Monitoring(ReplicaDatabase(several, 1, 4)).lag()[0].lag >= 25
+    told = _ems(pair, "groups", "list", EMS_READ_URL=several).stderr
+    assert f"Read from EMS_READ_URL (127.0.0.1:{port}): " in told, "the one that has answered"
     with pytest.raises(StoreUnavailable):
         Monitoring(ReplicaDatabase(pair.replica_url.replace(f":{port}/", ":1/"), 1, 1)).lag()
 

@@ -388,7 +388,7 @@ def test_a_viewer_sees_numbers_and_names_and_no_content(place: Place) -> None:
         look()
     assert [one.rule.webhook for one in admin.alarms.list(addresses=False) if one.rule.name == place.topic] == [None]
     denied: list[Callable[[], object]] = [
-        lambda: admin.dead.page(details=True), lambda: admin.lists.retries(details=True), lambda: admin.lists.delayed(details=True),
+        lambda: admin.dead.page(details=True), lambda: admin.lists.retries(place.topic, details=True), lambda: admin.lists.delayed(place.topic, details=True),
         lambda: monitoring.trace(dead), lambda: admin.messages.get(sent.id), lambda: admin.alarms.list(),
         lambda: admin.dead.requeue_all(place.topic), lambda: admin.change_group(place.topic, "a", paused=True),
     ]  # fmt: skip

@@ -80,7 +80,7 @@ def test_a_quiet_query_writes_nothing_but_renews(
     assert len(renewed) == 2
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
     assert stream.rows("SELECT renewed_at FROM ems_hold ORDER BY `partition`") == renewed
-    now = reader._hold._renewed
+    now = reader.servers["main"]._hold._renewed
     monkeypatch.setattr("emsworker.spark.hold.time.monotonic", lambda: now + 25)
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
     later = stream.rows("SELECT renewed_at FROM ems_hold ORDER BY `partition`")
@@ -109,8 +109,8 @@ def test_a_query_takes_again_what_it_lost_and_says_what_is_gone(
     assert ends(lax, start) == {"t": {"0": 14}}
     assert kept(stream) == [(11, 11, 3)] and trimmed(stream) == 11
     stream.rows("DELETE FROM ems_hold")
-    monotonic = lax._hold._renewed
-    lax._hold._renewed = monotonic - 31
+    monotonic = lax.servers["main"]._hold._renewed
+    lax.servers["main"]._hold._renewed = monotonic - 31
     assert ends(lax, start) == {"t": {"0": 14}} and kept(stream) == [(11, 11, 3)]
     assert "reader 'nightly' takes its hold of 1 partition again" in caplog.text
 

@@ -175,7 +175,7 @@ def test_limits_are_shared_by_the_partitions(stream: Stream, profile: None) -> N
     assert reader.getDefaultReadLimit() == ReadMaxRows(30)
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert ends(reader, start) == {"t": {"0": 1 + 26, "1": 1 + 3}}
-    assert reader._high_watermarks == {(topic.id, 0): 31, (topic.id, 1): 11}, (
+    assert reader.servers["main"].high_watermarks == {(topic.id, 0): 31, (topic.id, 1): 11}, (
         "of a long backlog the rest is not looked through"
     )
 

@@ -10,6 +10,7 @@ from emsworker import Ems, Filter, Message
 from emsworker.admin import Admin
 from emsworker.core.errors import ConfigError, TopicRuleError, UnknownReader, UnknownTopic
 from emsworker.core.model import TopicKind
+from emsworker.store.stream import broadcast
 from emsworker.worker.broadcast import BroadcastReader
 from tests.store.test_retention import trim_all
 from tests.support.streams import Stream, wait_until
@@ -229,3 +230,20 @@ def test_r10_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream
     )
     with pytest.raises(ConfigError, match="'orders': is a cluster topic"):
         reader.take_on(other, other.registry.broadcasts.values())
+
+
+def test_a_few_messages_are_read_by_one_statement_if_none_is_missing_or_large(stream: Stream) -> None:
+    app, topic = _news(stream), stream.topic("bus", kind=TopicKind.BROADCAST)
+    for body in ("one", "two", "x" * 1000):
+        app.send("bus", body)
+
+    def read(stop: int, limit_bytes: int = 1 << 20) -> list[int] | None:
+        rows = broadcast.read_few(stream.session, topic, 0, range(1, stop), limit_bytes)
+        return None if rows is None else [row[0] for row in rows]
+
+    assert read(3) == [1, 2]
+    assert read(4) == [1, 2, 3]
+    assert read(4, limit_bytes=2000) is None, "one is larger than its share"
+    assert read(5) is None, "one is not there yet"
+    stream.rows("UPDATE ems_message SET kind = 'tombstone' WHERE `offset` = 2")
+    assert read(3) is None

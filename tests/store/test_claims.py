@@ -183,6 +183,31 @@ def test_new_messages_are_found_at_cursors_and_at_the_ends_of_broadcasts(stream:
     assert claims.find_new(stream.session, [], [bus.id]).ends == {(bus.id, 0): 2}
 
 
+def test_one_that_looks_seldom_finds_other_work_too(stream: Stream) -> None:
+    topic, group, client_id = filled(stream, 3)
+
+    def others() -> set[int]:
+        assert claims.find_new(stream.session, [group.id], []).others == set(), "only if it is asked for"
+        return claims.find_new(stream.session, [group.id], [], also_other=True).others
+
+    assert others() == {topic.id}, "messages"
+    stream.take(topic, group, client_id)
+    assert others() == set()
+    stream.rows("UPDATE ems_claim SET state = 'waiting'")
+    assert others() == {topic.id}, "a waiting claim"
+    assert claims.take_waiting(stream.session, stream.claimant(topic, group, client_id))
+    assert others() == set()
+    row = "(topic_id, `partition`, `offset`, headers, body, born_at) VALUES (%s, 0, 9, '', '', NOW(6))"
+    stream.rows(f"INSERT INTO ems_message {row}", topic.id)
+    assert others() == {topic.id}, "rows behind a hole"
+    stream.rows("DELETE FROM ems_message WHERE `offset` = 9")
+    row = "(group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, 1, 1, NOW(6) + INTERVAL 1 HOUR)"
+    stream.rows(f"INSERT INTO ems_retry {row}", group.id)
+    assert others() == set()
+    stream.rows("UPDATE ems_retry SET due_at = NOW(6)")
+    assert others() == {topic.id}, "a retry that is due"
+
+
 def test_find_work_tells_of_every_group_and_of_no_paused_one(stream: Stream) -> None:
     topic, first, me = filled(stream, 4)
     second, idle = stream.group(topic, "second"), stream.group(topic, "idle")

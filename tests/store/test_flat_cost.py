@@ -19,6 +19,7 @@ from tests.support.streams import Stream
 
 ROWS = 100_000
 BATCH = 20
+OF_ALL = {name: "" for name in ("where_c", "and_c", "where_group", "and_group", "where_topic")}  # groups and topics
 _NUMBERS = "(SELECT 0 AS n" + "".join(f" UNION ALL SELECT {n}" for n in range(1, 10)) + ")"
 SEQUENCE = (
     "(SELECT 1 + a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n AS n "
@@ -77,6 +78,7 @@ def hot(stream: Stream) -> dict[str, Callable[[], Any]]:
     return {
         "find_work": lambda: claims.find_work(session, [done.id, retrying.id]),
         "find_new": lambda: claims.find_new(session, [done.id, retrying.id], [topic.id]),
+        "find_new and other": lambda: claims.find_new(session, [done.id, retrying.id], [topic.id], also_other=True),
         "take_range": lambda: claims.take_range(session, stream.claimant(topic, done, me, BATCH), 0),
         "take_waiting": lambda: claims.take_waiting(session, stream.claimant(topic, done, me, BATCH)),
         "take_retries": lambda: claims.take_retries(session, stream.claimant(topic, retrying, me, BATCH)),
@@ -104,7 +106,7 @@ def ends(stream: Stream, hot: dict[str, Callable[[], Any]]) -> dict[str, Callabl
         "trace": lambda: trace.get_bounds(session, topic.id, 0),
         "cursors": lambda: cursors.list_positions(session, group),
         "extents": lambda: monitoring.list_extents(session),
-        "positions": lambda: session.rows(Statements("emsworker.store.inspect.monitoring").list_positions),
+        "positions": lambda: session.rows(Statements("emsworker.store.inspect.monitoring", **OF_ALL).list_positions),
         "readers": lambda: broadcast.list_positions(session),
         "extent": lambda: session.rows(Statements("emsworker.store.topics").get_extent, where),
         "unfinished": lambda: session.rows(Statements("emsworker.store.groups.cancel").find_unfinished_from, where),

@@ -57,7 +57,7 @@ def _fill(stream: Stream) -> tuple[Topic, Topic, Group, Group]:
         f"FROM {SEQUENCE} WHERE n <= %s",
         ROWS,
     )
-    stream.rows("ANALYZE TABLE ems_outbox, ems_retry, ems_dead, ems_message")
+    stream.rows("ANALYZE TABLE ems_outbox, ems_retry, ems_dead, ems_message, ems_group, ems_cursor, ems_partition")
     return topic, other, many, few
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from emsworker.admin.monitoring import Monitoring
+from emsworker.admin.standing import Standings
 from emsworker.beat.retention import trim
 from emsworker.beat.services import leader_services
 from emsworker.core.config import Settings
@@ -69,18 +70,25 @@ def measured(session: Session, work: Callable[[], Any]) -> tuple[float, int]:
 
 def test_what_many_topics_cost(crowded: Stream) -> None:
     session, settings = crowded.session, Settings()
-    monitoring = Monitoring(Database(crowded.url))
+    database = Database(crowded.url)
+    monitoring = Monitoring(database)
     few = [1_000_000 + n for n in range(1, 11)]
     work: dict[str, Callable[[], Any]] = {
         "find_work of 10 groups": lambda: claims.find_work(session, few),
-        "lag of all groups": lambda: monitoring.lag(10_000),
-        "topics by size": monitoring.ranking,
-        "latest samples": monitoring.rates,
     }
     for service in leader_services():
         name = getattr(service, "__name__", type(service).__name__)
         work[f"beat: {name}"] = partial(service, session, settings)
     found = {name: measured(session, one) for name, one in work.items()}
+    standings = Standings(database)
+    lists: dict[str, Callable[[], Any]] = {
+        "list of all groups": standings.groups,
+        "list of all topics": standings.topics,
+        "200 groups": lambda: standings.groups(200),
+        "200 topics": lambda: standings.topics(200),
+        "lag of one topic": lambda: monitoring.lag(topic="many.10"),
+    }
+    found |= {name: measured(database.thread_session(), one) for name, one in lists.items()}
     for name, (seconds, rows) in sorted(found.items(), key=lambda one: -one[1][0]):
         print(f"{name:30} {1000 * seconds:10.1f} ms {rows:10} rows")
 
@@ -89,6 +97,11 @@ def test_what_many_topics_cost(crowded: Stream) -> None:
     assert found["beat: Relay"][1] <= 3 * TOPICS + 10, "and those of the look at ems_publish"
     assert found["beat: resolve"][1] <= 3 * TOPICS + 10
     assert found["beat: TakeSamples"][1] <= 15 * GROUPS, "and at most a tenth of the time, whatever it takes"
+    assert found["list of all groups"][1] <= 5 * GROUPS + 2 * TOPICS
+    assert found["list of all topics"][1] <= 5 * TOPICS
+    assert found["200 groups"][1] <= 1_500
+    assert found["200 topics"][1] <= 3_500
+    assert found["lag of one topic"][1] <= 60
     assert statements(session, lambda: trim(session, settings)) <= 3
 
 

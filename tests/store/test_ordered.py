@@ -35,6 +35,22 @@ def take_retries(stream: Stream, topic: Topic, group: Group, client: str, batch:
 
 
 @pytest.mark.parametrize("order", [Order.PARTITION, Order.KEY])
+def test_among_writers_an_adopted_range_leaves_the_cursor_where_it_was(stream: Stream, order: Order) -> None:
+    topic, group, first = filled(stream, order, "abcdef")
+    take(stream, topic, group, first, batch=3)
+    stream.expire(first)
+    stream.recover()
+    stream.session._open().among_writers = True
+    client = stream.client()
+    adopted = take(stream, topic, group, client, batch=2)
+    assert (adopted.lo, adopted.hi, stream.cursor(group)) == (1, 2, 4)
+    for lo, cursor in ((3, 4), (4, 7)):
+        progress.flush(stream.session, flush_of(adopted, topic, adopted.hi))
+        adopted = take(stream, topic, group, client)
+        assert (adopted.lo, stream.cursor(group)) == (lo, cursor)
+
+
+@pytest.mark.parametrize("order", [Order.PARTITION, Order.KEY])
 def test_a_partition_has_one_owner_at_a_time(stream: Stream, order: Order) -> None:
     topic, group, _ = filled(stream, order, "ab" * 40)
     clients = [stream.client() for _ in range(8)]

@@ -1,18 +1,24 @@
 """Topics on several servers: where they are created, sending to them, also in a transaction, and results."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from emsworker import Ems, Outgoing
+from emsworker import Ems, Outgoing, Receipt
+from emsworker.admin import Admin
 from emsworker.admin.placement import TopicMove
 from emsworker.beat.forwarder import forwarders
+from emsworker.beat.relay import Relay
 from emsworker.broker.placed import PlacedBroker
 from emsworker.core.errors import ConfigError, TopicRuleError
+from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.local import LocalDatabase
+from emsworker.store.engine.database import Database
+from emsworker.store.stream import forwards
 from emsworker.store.topics import get_topic
 from tests.support.servers import connect
 from tests.support.several import Several, several_databases
@@ -114,20 +120,55 @@ def test_a_transaction_sends_to_another_server_once(
 
 
 def test_a_message_that_is_offered_again_is_not_accepted_again(several: Several, app: Ems) -> None:
-    from emsworker.store.stream import forwards
-
     app.send("orders.new", "before")
     with app.transaction() as tx:
         tx.send("orders.new", "kept")
-    main = several.database("main")
-    topic = main.call(lambda session: get_topic(session, "orders.new"))
-    assert topic is not None
-    messages = main.call(lambda session: forwards.read(session, topic.id, 10))
+    messages = _waiting(several, "main", "orders.new")
     app.server("orders").accept("orders.new", messages)
     with connect(several.urls["orders"], autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("DELETE FROM ems_message")  # it was run, and retention has deleted it
     app.server("orders").accept("orders.new", messages)
     assert _bodies(several, "orders", "orders.new") == []
+
+
+@pytest.mark.parametrize("stays", [("orders", "mail"), ("orders", "main"), ("orders", "mail", "orders")])
+def test_what_was_accepted_before_a_move_is_not_accepted_after_it(
+    several: Several, app: Ems, forwarding: Callable[[str], None], stays: tuple[str, ...]
+) -> None:
+    """The forwarder dies between the acceptance and the deletion, and the topic moves before the next one offers."""
+    with app.transaction() as tx:
+        tx.send("orders.new", "kept")
+    for stay in stays[1:-1]:
+        _move(app, "orders.new", stay)
+    messages = _waiting(several, "main", "orders.new")
+    app.server(stays[-2]).accept("orders.new", messages)
+    _move(app, "orders.new", stays[-1])
+    forwarding("main")
+    _soon(lambda: not rows_of(several.url, "SELECT uid FROM ems_outbox"))
+    for name in dict.fromkeys(stays):
+        with several.database(name).session() as session:
+            Relay()(session, app.settings)
+    assert {name: _bodies(several, name, "orders.new") for name in set(stays)} == {
+        name: [b"kept"] if name == stays[-2] else [] for name in set(stays)
+    }
+
+
+def test_what_waits_stays_when_its_topic_comes_to_the_server_of_the_outbox(several: Several, app: Ems) -> None:
+    with app.transaction() as tx:
+        tx.send("orders.new", "later", countdown=3600)
+    messages = _waiting(several, "main", "orders.new")
+    forwarder = next(one for one in forwarders(app.settings, "main", lambda *_: None) if "orders" in one.name)
+    _move(app, "orders.new", "main")  # between its reading and its handing over
+    assert not forwarder._hand_over("orders.new", messages)
+    assert forwarder._forward_all() == 0
+    assert len(rows_of(several.url, "SELECT uid FROM ems_outbox")) == 1, "its relay sends it"
+
+
+def _waiting(several: Several, name: str, topic: str) -> list[NewMessage]:
+    database = several.database(name)
+    found = database.call(lambda session: get_topic(session, topic))
+    assert found is not None
+    return database.call(lambda session: forwards.read(session, found.id, 10))
 
 
 def test_a_connection_of_the_caller_is_asked_where_it_is(
@@ -181,6 +222,48 @@ def test_a_dedup_key_that_was_used_before_a_move_is_still_taken(several: Several
     assert not app.send("parcels", 6, dedup_key="a").created, "no group has finished the first one"
     rows_of(several.url, "DELETE FROM ems_message")  # finished by all, and deleted by retention
     assert app.send("parcels", 7, dedup_key="a").created
+
+
+def test_a_move_says_where_messages_stay_that_no_group_runs(app: Ems) -> None:
+    app.send("parcels", 1)
+    assert TopicMove(app, "parcels", "orders").run(timeout_s=20).unread == ("main",)
+    app.send_call("mailing", [[], {}], headers={})
+    stream = app.stream_of("mailing")
+    stream.group(app.broker.topic("mailing"), "readers")
+    Admin(stream.database).reset_group("mailing", "readers", "latest")
+    assert TopicMove(app, "mailing", "orders").run(timeout_s=20).unread == ()
+
+
+def test_what_was_sent_elsewhere_is_known_when_a_topic_is_back(several: Several, app: Ems) -> None:
+    """Ids and dedup keys of each stay of a topic that moves away, back, and away again."""
+    late = Ems(url=several.url, servers=several.setting(orders="orders.*"))
+    late.send("parcels", -1)  # it knows the topic where it was first
+    sent: list[Receipt] = []
+    stays = ("main", "orders", "main", "orders")
+    for stay, server in enumerate(stays):
+        if stay:
+            _move(app, "parcels", server)
+        fresh = Ems(url=several.url, servers=several.setting(orders="orders.*"))
+        for sender in (fresh, late, app):
+            sender.live_on(server)
+            for before, receipt in enumerate(sent):
+                key = f"k{before}"
+                again = [sender.send("parcels", 99, dedup_key=key), sender.send("parcels", 99, uid=receipt.id)]
+                with sender.transaction() as tx:
+                    again.append(tx.send("parcels", 99, dedup_key=key))
+                    within = tx.send("parcels", 99, uid=receipt.id)
+                assert [(one.id, one.created) for one in again] == [(receipt.id, False)] * 3, (stay, before)
+                # On the same server it is the relay that finds the message.
+                assert (within.id, within.created) == (receipt.id, stays[before] == server), (stay, before)
+        fresh.close()
+        sent.append(app.send("parcels", stay, uid=str(uuid.uuid4()), dedup_key=f"k{stay}"))
+        assert sent[-1].created
+        with Database(several.urls[server]).session() as session:
+            while rows_of(several.urls[server], "SELECT 1 FROM ems_outbox"):
+                Relay()(session, app.settings)
+    assert sorted(_bodies(several, "main", "parcels")) == [b"-1", b"0", b"2"]
+    assert sorted(_bodies(several, "orders", "parcels")) == [b"1", b"3"]
+    late.close()
 
 
 def test_no_dedup_key_is_taken_where_a_topic_has_moved_away(several: Several, app: Ems) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import redis
 
+from emsworker import Ems
 from emsworker.consume import poller as module
 from emsworker.consume.hints import Hint
 from emsworker.consume.listener import Listener
@@ -18,6 +19,8 @@ from emsworker.consume.poller import Poller
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
+from emsworker.core.process.clock import ticks
+from emsworker.core.process.polling import PollInterval
 from emsworker.local import Redis
 from emsworker.publish import redis_connection as connection
 from emsworker.publish.notifier import Notifier
@@ -100,6 +103,72 @@ def test_a_relieved_poller_names_what_an_idle_thread_may_claim(stream: Stream, t
         poller.notify(topic.id, [1])
         idle.join(5)
         assert poller.next_hint() == Hint(free.id, "stream", 1)
+
+
+def test_a_relieved_poller_looks_seldom_while_it_is_asked_and_no_group_is_left_out(
+    stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, other = stream.group(topic, "free"), stream.group(topic, "other")
+    with polling(stream, free, other) as poller:
+        poller.relieve(lambda: None)
+        poller._interval = PollInterval(0.005, 1.0)
+        poller._idle, later = 1, ticks() + 3600
+        assert poller._next_look(later) == later + 1, "nobody looks instead"
+        poller.wanted()
+        assert poller._next_look(later) == later + 5
+        monkeypatch.setattr(module, "_SOON_S", 0.0)
+        assert poller._next_look(later) == later + 1, "whoever looked has not asked for long"
+        monkeypatch.undo()
+        topics.change_group(stream.session, replace(other, paused=True))
+        _look(poller)
+        assert poller._next_look(later) == later + 1, "what that look leaves out may be resumed"
+
+
+def test_polls_are_rare_while_redis_tells_of_everything(
+    stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with polling(stream, stream.group(topic)) as poller:
+        poller._settings = replace(SELDOM, poll_min_s=0.002)
+        poller._interval, poller._idle = PollInterval(0.002, 60.0), 1
+        poller.note_work()
+        now, poller._cost_s = poller._worked_at, 0.0
+
+        def pause() -> float:
+            return poller._next_look(now) - now
+
+        assert pause() == pytest.approx(0.002), "nobody has told anything yet"
+        poller.tell(topic.id, [0])
+        assert pause() == pytest.approx(0.05)
+        poller.note_found(topic.id, [0])
+        assert poller._untold_since == math.inf, "it had been told of that"
+        poller.note_found(topic.id, [1])
+        assert pause() == pytest.approx(0.05), "the notification may be on its way"
+        monkeypatch.setattr(module, "_LATE_S", 0.0)
+        assert pause() == pytest.approx(0.002), "nobody told of that"
+        poller.tell(topic.id, [1])
+        assert pause() == pytest.approx(0.05)
+
+
+def test_a_server_that_answers_slowly_is_asked_seldom(stream: Stream, topic: Topic) -> None:
+    with polling(stream, stream.group(topic)) as poller:
+        poller._interval, poller._idle = PollInterval(0.005, 60.0), 1
+        poller.note_work()
+        poller._cost_s = 0.001
+        assert poller._next_look(poller._worked_at) - poller._worked_at == pytest.approx(0.005)
+        poller._cost_s = 0.02
+        assert poller._next_look(poller._worked_at) - poller._worked_at == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_a_notification_makes_it_look_for_was_told(stream: Stream, topic: Topic, app: Ems, told: bool) -> None:
+    with polling(stream, stream.group(topic, order=Order.KEY)) as poller:
+        app.send("t", "x")
+        if told:
+            poller.tell(topic.id, ())
+        else:
+            poller._due_at = 0.0
+        poller.step()
+        assert (poller._untold_since == math.inf) is told
 
 
 def test_without_a_place_it_looks(stream: Stream, topic: Topic) -> None:

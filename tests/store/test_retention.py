@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from emsworker.admin import Admin
 from emsworker.beat.retention import trim
 from emsworker.consume.claim_run import ClaimRun, Ended
-from emsworker.core.model import Group, Topic
+from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
 from emsworker.store.stream.messages import close_hole
@@ -55,6 +55,19 @@ def test_a10_what_is_old_and_done_is_deleted_with_its_log(stream: Stream) -> Non
     assert stream.claims(group) == stream.claims(other) == []
     late = stream.group(topic, "late")
     assert stream.cursor(late) == 11, "a new group begins at the log start offset"
+
+
+def test_a10_age_deletes_in_portions(stream: Stream) -> None:
+    stream.topic("t", retention_s=300, kind=TopicKind.BROADCAST)
+    stream.app().send_many("t", range(4))
+    for offset, age_s in ((1, 325), (2, 310), (3, 301), (4, 290)):
+        born_at = f"born_at = NOW(6) - INTERVAL {age_s} SECOND"
+        stream.rows(f"UPDATE ems_message SET {born_at} WHERE `offset` = %s", offset)
+    trim_all(stream)
+    assert left(stream) == [1, 2, 3, 4], "the first is not a tenth too old"
+    stream.rows("UPDATE ems_message SET born_at = NOW(6) - INTERVAL 331 SECOND WHERE `offset` = 1")
+    trim_all(stream)
+    assert left(stream) == [4], "all that are too old go with it"
 
 
 def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says(stream: Stream) -> None:

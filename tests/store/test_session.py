@@ -192,6 +192,26 @@ def test_trap_6_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) 
     assert stream.rows("SELECT * FROM ems_leader") == []
 
 
+def test_a_packet_that_is_sent_in_parts_ends_on_the_connection_on_which_it_began(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its COMMIT, too: what follows that depends on variables that the transaction has set."""
+    session = stream.session
+    connection = session._open()
+    connection.one_by_one = connection.may_change = True
+    looks: list[bool] = []
+    monkeypatch.setattr(session._nodes, "still_serves", lambda _: not looks.append(True) and len(looks) == 1)
+    packet = session.packet()
+    packet.begin()
+    packet.add(Sql("SET @ems_lo = 7"))
+    packet.commit()
+    packet.add(Sql("SELECT @ems_lo"))
+    assert packet.send()[-1].rows == ((7,),)
+    assert len(looks) == 1, "it looked before the first statement"
+    session.send(Sql("DO 1"))
+    assert len(looks) == 2 and session._connection is not connection
+
+
 def test_a_transaction_opens_with_its_first_statement(stream: Stream) -> None:
     stream.session.rows("SELECT 1")
     before = stream.status("Com_begin")["Com_begin"]

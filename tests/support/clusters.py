@@ -9,7 +9,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pymysql
 
 from emsworker.local import LocalDatabase, ServerMissing
+from emsworker.local.errors import ServerFailed
 from emsworker.local.files import ServerState
 from emsworker.local.ports import free_port
 from tests.support.replication import run
@@ -122,8 +123,12 @@ class Cluster(ABC):
         """Start all nodes, as one cluster."""
 
     @abstractmethod
+    def start_alone(self, number: int) -> None:
+        """Start a node that is down, which takes no part: it can be written to, and nobody else gets that."""
+
+    @abstractmethod
     def rejoin(self, number: int) -> None:
-        """Start a node that is down, and wait until it takes part again."""
+        """Start a node that is down or was started alone, and wait until it takes part again."""
 
     def settle(self, number: int) -> None:
         """Wait until a node that was frozen, and is not any more, knows what has become of it."""
@@ -150,6 +155,13 @@ class Cluster(ABC):
             except pymysql.err.MySQLError:
                 continue
         return found
+
+    def sees_majority(self, number: int) -> bool:
+        """Whether a node itself sees that a majority of all takes part."""
+        try:
+            return 2 * len(self.view(self.nodes[number])[1]) > len(self.nodes)
+        except pymysql.err.MySQLError:
+            return False
 
     def members(self) -> list[int]:
         """The numbers of the nodes that take part, in the eyes of a majority of all."""
@@ -255,7 +267,7 @@ class GroupReplication(Cluster):
         )
 
     def start_alone(self, number: int) -> None:
-        """Start a former member, which does not join: it can be written to, and nobody else gets that."""
+        """Start a former member, which does not join."""
         self.nodes[number].start(_START_S)
 
     def rejoin(self, number: int) -> None:
@@ -343,9 +355,24 @@ class Galera(Cluster):
             self.rejoin(number)
         self.wait_whole()
 
-    def rejoin(self, number: int) -> None:
-        """Start a node that is down, and wait until it has what the others have."""
+    def start_alone(self, number: int) -> None:
+        """Start a node with its replication switched off."""
         node = self.nodes[number]
+        alone = ("--wsrep-on=OFF", "--wsrep-provider=none")
+        # What was prepared when it was killed would have been settled by the cluster; without it, MariaDB refuses to
+        # start until an administrator has said what becomes of that, and ends when it has done so.
+        node.more = (*alone, "--tc-heuristic-recover=ROLLBACK")
+        with suppress(ServerFailed):
+            node.start(_START_S)
+        node.more = alone
+        node.start(_START_S)
+
+    def rejoin(self, number: int) -> None:
+        """Start a node that is down or was started alone, and wait until it has what the others have."""
+        node = self.nodes[number]
+        if node.more:
+            node.kill()
+            node.more = ()
         node.start(_START_S)
         until(lambda: self._is_synced(number), _START_S, f"node {number} is synced", 0.2)
 
@@ -354,8 +381,8 @@ class Galera(Cluster):
         return status["wsrep_cluster_status"] == "Primary" and status["wsrep_local_state_comment"] == "Synced"
 
     def is_settled(self, number: int) -> bool:
-        """Whether it takes part again: an expelled node joins by itself."""
-        return number in self.members()
+        """Whether it takes part again, or was started alone: an expelled node joins by itself."""
+        return number in self.members() or bool(self.nodes[number].more)
 
     def view(self, node: Node) -> tuple[int, list[int]]:
         """The first of those that are synced, and all of them; a node sees the names of the others only."""

@@ -47,8 +47,10 @@ class Proxy:
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._armed: tuple[bytes, Cut, Refusal | None] | None = None
+        self._armed: tuple[bytes, Cut, Refusal | None, bool, int] | None = None
+        self._is_shut = threading.Event()
         self._open: list[socket.socket] = []
+        self.mute = 0  # so many of the next connections are accepted, and nobody answers, as before a frozen server
         self._refusals: dict[socket.socket, Refusal] = {}
         self._heard: dict[tuple[socket.socket, socket.socket], float] = {}
         self.cuts = 0
@@ -56,12 +58,28 @@ class Proxy:
             threading.Thread(target=self._cut_idle, args=(idle_s,), daemon=True).start()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def arm(self, marker: bytes, cut: Cut, refusal: Refusal | None = None) -> None:
+    def arm(
+        self, marker: bytes, cut: Cut, refusal: Refusal | None = None, *, is_last: bool = False, passing: int = 0
+    ) -> None:
         """Cut the next connection that sends ``marker``; once.
 
-        With a refusal the client gets that. If the server has not got the packet, the connection stays as it is.
+        Args:
+            marker: what the packet holds; nothing: any packet.
+            cut: when.
+            refusal: what the client gets; if the server has not got the packet, the connection stays as it is.
+            is_last: all connections are cut with it, and new ones refused until :meth:`let_through`: the server sees
+                what it sees when the client dies.
+            passing: packets with the marker that get through before.
         """
-        self._armed = (marker, cut, refusal)
+        self._armed = (marker, cut, refusal, is_last, passing)
+
+    def wait_shut(self, timeout_s: float) -> bool:
+        """Wait until the last packet was sent; return whether it was in time."""
+        return self._is_shut.wait(timeout_s)
+
+    def let_through(self) -> None:
+        """Accept connections again."""
+        self._is_shut.clear()
 
     def disarm(self) -> None:
         """Cut nothing."""
@@ -78,8 +96,15 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            if self.mute:
+                self.mute -= 1
+                self._open.append(client)
+                continue
             server = socket.create_connection(self._target)
             self._open += [client, server]
+            if self._is_shut.is_set():
+                _shut(client, server)
+                continue
             self._heard[client, server] = time.monotonic()
             deaf = threading.Event()
             threading.Thread(target=self._upstream, args=(client, server, deaf), daemon=True).start()
@@ -99,10 +124,15 @@ class Proxy:
             while data := client.recv(_CHUNK):
                 self._hear(client, server)
                 armed = self._armed
-                if armed is not None and armed[0] in data:
-                    _, cut, refusal = armed
+                if armed is not None and armed[0] in data and armed[-1]:
+                    self._armed = (*armed[:-1], armed[-1] - 1)
+                elif armed is not None and armed[0] in data:
+                    _, cut, refusal, is_last, _ = armed
                     self._armed = None
                     self.cuts += 1
+                    if is_last:
+                        self._is_shut.set()
+                        _shut(*(one for one in self._open if one not in (client, server)))
                     if cut is Cut.BEFORE:
                         if refusal is None:
                             break

@@ -6,6 +6,8 @@ CONFLICTS = [
     Refusal(3101, "Plugin instructed the server to rollback the current transaction.", "40000"),
     Refusal(1180, "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT"),
     Refusal(1213, "Deadlock: wsrep aborted transaction", "40001"),
+    Refusal(1205, "Lock wait timeout exceeded; try restarting transaction"),
+    Refusal(1020, "Record has changed since last read in table 'ems_cursor'"),
 ]
 AWAY = [
     Refusal(3100, "Error on observer while running replication hook 'before_commit'."),

@@ -144,9 +144,12 @@ def test_every_named_statement_is_used_and_named_once() -> None:
         code = path.with_suffix(".py").read_text(encoding="utf-8")
         computed = [re.sub(r"{[^}]*}", r"\\w+", name) for name in re.findall(r'_SQL\[f"([^"]+)"\]', code)]
         computed += [r"\w+"] if re.search(r"_SQL\[\w+\]", code) else []
+        forms = "|".join([*re.findall(r"^(_\w+) = Statements\(", code, re.MULTILINE), "sql"])
         for name in names:
             assert statements[name] and "%" not in re.sub(r"%\(\w+\)s", "", statements[name]), name
-            used = f"_SQL.{name}" in code or any(re.fullmatch(pattern, name) for pattern in computed)
+            used = re.search(rf"\b(?:{forms})\.{name}\b", code) or any(
+                re.fullmatch(pattern, name) for pattern in computed
+            )
             assert used, f"{path.name}: {name} is not used"
     with pytest.raises(AttributeError):
         _ = Statements("emsworker.store.groups.claims").no_such_statement

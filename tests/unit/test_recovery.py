@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from emsworker.beat.recovery import Verdict, failure_of, judge
+from emsworker.beat.recovery import Verdict, failure_of, judge, may_come_back
 from emsworker.core.codec import encode_headers
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Outcome
@@ -52,6 +52,22 @@ def test_nobody_is_charged_whose_lease_ran_out_with_the_server_away(
     over_s: float | None, up_s: float, charges: bool
 ) -> None:
     assert judge(lost(Isolation.ALONE, running=5, over_s=over_s), up_s, lease_s=15).charges is charges
+
+
+@pytest.mark.parametrize(
+    ("more", "up_s", "waits"),
+    [
+        ({"over_s": 3.0}, 2.0, True),
+        ({"over_s": 3.0}, 6.0, False),  # a third of the lease is over
+        ({"over_s": 3.0}, 1000.0, False),
+        ({"over_s": None}, 2.0, False),  # its supervisor saw it die and said so
+        ({"over_s": 3.0, "orphaned": False}, 2.0, False),  # it is there, and hangs
+    ],
+)
+def test_owners_have_time_to_come_back_after_a_restart_of_the_server(
+    more: dict[str, Any], up_s: float, waits: bool
+) -> None:
+    assert may_come_back(lost(**more), up_s, lease_s=15) is waits
 
 
 def suspect(task: str | None, attempt: int = 1) -> Suspect:

@@ -48,7 +48,15 @@ def _arguments() -> argparse.Namespace:
         "--both", action="store_true", help="each scenario with both allocators on each server, not with one in turn"
     )
     parser.add_argument(
-        "--engine", choices=sorted(CLUSTERS), help="on three nodes of a cluster instead, what breaks there"
+        "--engine",
+        choices=sorted(CLUSTERS),
+        help="on three nodes of a cluster instead (router: a replication group behind MySQL Router), what breaks there",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=10,
+        help="how long the scenarios of --engine are repeated; each is run at least once (default 10)",
     )
     parser.add_argument("--mutants", action="store_true", help="spoil the code instead, and see that it is noticed")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for JSON and Markdown")
@@ -95,14 +103,20 @@ def _break_cluster(arguments: argparse.Namespace) -> int:
         one for one in CLUSTERS[arguments.engine] if not arguments.only or any(t in one.name for t in arguments.only)
     ]
     folder = Path(tempfile.mkdtemp(prefix="ems-chaos-"))
-    print(f"seed {arguments.seed}; {len(found)} scenarios on {arguments.engine}; logs in {folder}")
+    print(
+        f"seed {arguments.seed}; {len(found)} scenarios on {arguments.engine} for {arguments.minutes:g} minutes; "
+        f"logs in {folder}"
+    )
     print(table.header(), flush=True)
     began = time.monotonic()
     flavor: Flavor = "mariadb" if arguments.engine == "galera" else "mysql"
     server = LocalDatabase(folder / "unused", flavor)
-    rows = list(_told(run_scenarios(found, server, None, folder / "arena", arguments.seed), arguments.engine, flavor))
+    running = run_scenarios(found, server, None, folder / "arena", arguments.seed, 60 * arguments.minutes)
     about: dict[str, object] = {"seed": arguments.seed, "engine": arguments.engine}
-    table.save(rows, arguments.results / arguments.engine, about | {"took_s": round(time.monotonic() - began)})
+    rows: list[Row] = []
+    for row in _told(running, arguments.engine, flavor):
+        rows.append(row)
+        table.save(rows, arguments.results / arguments.engine, about | {"took_s": round(time.monotonic() - began)})
     good = bool(rows) and all(row.good for row in rows)
     if arguments.publish:
         table.publish_clusters(arguments.results)

@@ -131,8 +131,8 @@ MUTANTS = [
         [
             (
                 "store/groups/ordered.py",
-                "(_TAKE.lock_cursor_or_skip, _SQL.check_owner)",
-                "(_TAKE.lock_cursor_or_skip,)",
+                "_TAKE.lock_cursor_or_skip, _SQL.check_owner)",
+                "_TAKE.lock_cursor_or_skip)",
             ),
             ("store/groups/claims.sql", ") w WHERE w.busy = 0 AND (", ") w WHERE ("),
         ],

@@ -1,5 +1,6 @@
 """Runs a scenario and makes a row of the table out of what came of it."""
 
+import itertools
 import random
 import time
 from collections import Counter
@@ -137,14 +138,22 @@ def _finish(arena: Arena) -> str:
     return f"{arena.finish():.1f} s to the end"
 
 
+def repeated(scenarios: Sequence[Scenario], for_s: float) -> Iterator[Scenario]:
+    """All of them, and then one after another again until the time is over."""
+    ends = time.monotonic() + for_s
+    yield from scenarios
+    yield from itertools.takewhile(lambda _: time.monotonic() < ends, itertools.cycle(scenarios))
+
+
 def run_scenarios(
-    scenarios: Sequence[Scenario], server: Server, redis: Redis | None, folder: Path, seed: int
+    scenarios: Sequence[Scenario], server: Server, redis: Redis | None, folder: Path, seed: int, for_s: float = 0
 ) -> Iterator[Row]:
     """Run scenarios that share an arena, and at the end see that all was done.
 
     Args:
         scenarios: all of the same :attr:`Scenario.arena`.
         redis: the allocator, or ``None`` for MySQL's.
+        for_s: seconds for which they are repeated; each is run at least once.
     """
     first = scenarios[0]
     chance = random.Random(f"{seed} {server.flavor} {first.name}")
@@ -154,7 +163,7 @@ def run_scenarios(
     with opened(first.site, server, redis, folder, **options) as arena:
         show = Show(arena, allocator)
         arena.start()
-        for scenario in scenarios:
+        for scenario in repeated(scenarios, for_s):
             arena.fix()
             yield show.row(scenario)
         arena.goes_on()

@@ -189,15 +189,20 @@ CLUSTERS: dict[str, list[Scenario]] = {
         _on_cluster("another killed", clusters.kill_another, site),
         _on_cluster("another frozen", clusters.freeze_another, site),
         _on_cluster("two of three frozen", clusters.freeze_two, site),
+        _on_cluster("former member alone", clusters.start_a_former_member, site),
         *more,
     ]
     for engine, site, more in (
         (
             "group-replication",
             sites.group_replication,
-            [_on_cluster("former member alone", clusters.start_a_former_member, sites.group_replication)],
+            [_on_cluster("several primaries", clusters.spread_over_primaries, sites.group_replication)],
         ),
         ("galera", sites.galera, [_on_cluster("writers spread", clusters.spread_writers, sites.galera)]),
+        ("router", sites.routed_group, []),
     )
 }
-IN_SHORT = ("primary frozen", "former member alone", "writers spread")
+IN_SHORT = {
+    "group-replication": ("primary frozen", "former member alone"),
+    "galera": ("primary frozen", "writers spread"),
+}

@@ -13,6 +13,7 @@ from pathlib import Path
 from emsworker.local import LocalDatabase as Server
 from tests.support.clusters import Cluster, clustered
 from tests.support.replication import Replicated, replicating
+from tests.support.routers import Router, routed
 from tests.support.servers import fresh_database
 from verification.chaos.network import Network
 
@@ -89,10 +90,13 @@ class Site:
     disk: Disk | None = None
     pair: Replicated | None = None
     cluster: Cluster | None = None
+    router: Router | None = None
 
     @property
     def engine(self) -> str:
         """What the table calls it."""
+        if self.router:
+            return "router"
         return self.cluster.name if self.cluster else self.server.flavor
 
 
@@ -150,6 +154,15 @@ def group_replication(server: Server, folder: Path) -> Iterator[Site]:
     """Three members of a replication group of MySQL; clients are told of all."""
     with clustered("group-replication") as cluster:
         yield _of_cluster(cluster)
+
+
+@contextmanager
+def routed_group(server: Server, folder: Path) -> Iterator[Site]:
+    """The same, behind MySQL Router: clients are told its address alone."""
+    with clustered("group-replication") as cluster, routed(cluster, "round-robin") as router:
+        site = _of_cluster(cluster)
+        site.told, site.router = router.url, router
+        yield site
 
 
 @contextmanager

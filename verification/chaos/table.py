@@ -4,14 +4,17 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.support.worker import ROOT
 from verification.chaos import mutants
 from verification.chaos.mutants import Caught
 from verification.chaos.running import Row
+from verification.chaos.scenarios import CLUSTERS
 
 PAGE = ROOT / "docs" / "discussions" / "reliability.md"
 SOURCE = ROOT / "docs" / "discussions" / "reliability.json"
+CLUSTERS_SOURCE = SOURCE.with_name("reliability-clusters.json")
 MARKED = re.compile(r"(?<=<!-- chaos -->\n).*?(?=<!-- /chaos -->)", re.DOTALL)
 MUTANTS_MARKED = re.compile(r"(?<=<!-- mutants -->\n).*?(?=<!-- /mutants -->)", re.DOTALL)
 CLUSTERS_MARKED = re.compile(r"(?<=<!-- clusters -->\n).*?(?=<!-- /clusters -->)", re.DOTALL)
@@ -28,6 +31,9 @@ _TITLES = (
     "other",
     "recovery",
 )
+_SUMMED = ("sent", "run", "lost", "phantom", "duplicated", "order", "other")
+_CLUSTER_TITLES = ("scenario", "times", *_SUMMED, "the cluster's time + stall after it")
+_SERVER_WIDTH = 2 + max(map(len, ("mariadb", "mysql", *CLUSTERS)))
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -44,14 +50,18 @@ def line(row: Row) -> str:
     """A row on the terminal."""
     mark = "ok  " if row.good else "BAD "
     text = "  ".join(cell.rjust(width) for cell, width in zip(cells(row)[3:], (6, 6, 4, 4, 5, 4, 4, 16), strict=True))
-    return f"{mark}{row.scenario.ljust(22)}{row.server.ljust(9)}{row.allocator.ljust(7)}{text}  ({row.took_s:.0f} s)"
+    return f"{mark}{_named(row.scenario, row.server, row.allocator)}{text}  ({row.took_s:.0f} s)"
+
+
+def _named(scenario: str, server: str, allocator: str) -> str:
+    return f"{scenario.ljust(22)}{server.ljust(_SERVER_WIDTH)}{allocator.ljust(9)}"
 
 
 def header() -> str:
     """The titles of the terminal's table."""
     titles = ("sent", "run", "lost", "phan", "dupl", "ordr", "othr", "recovery")
     text = "  ".join(title.rjust(width) for title, width in zip(titles, (6, 6, 4, 4, 5, 4, 4, 16), strict=True))
-    return f"    {'scenario'.ljust(22)}{'server'.ljust(9)}{'offsets'.ljust(7)}{text}"
+    return f"    {_named('scenario', 'server', 'offsets')}{text}"
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -87,8 +97,11 @@ def publish_mutants(source: Path) -> None:
 
 def load(path: Path) -> list[Row]:
     """Rows that were saved."""
-    rows = json.loads(path.read_text())["rows"]
-    return [Row(**{name: value for name, value in row.items() if name != "good"}) for row in rows]
+    return _rows_of(json.loads(path.read_text()))
+
+
+def _rows_of(told: dict[str, Any]) -> list[Row]:
+    return [Row(**{name: value for name, value in row.items() if name != "good"}) for row in told["rows"]]
 
 
 def publish(source: Path) -> None:
@@ -99,7 +112,24 @@ def publish(source: Path) -> None:
 
 
 def publish_clusters(results: Path) -> None:
-    """Write the tables of all engines that were run between the marks of the page."""
-    rows = [row for path in sorted(results.glob("*/chaos.json")) for row in load(path)]
-    text = f"\n{markdown(rows)}\n\n"
+    """Copy the results of all engines into the documentation, and write their tables between the marks of the page."""
+    runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(results.glob("*/chaos.json"))}
+    CLUSTERS_SOURCE.write_text(json.dumps(runs, indent=1) + "\n")
+    tables = [cluster_markdown(engine, told) for engine, told in runs.items()]
+    text = "\n" + "\n\n".join(tables) + "\n\n"
     PAGE.write_text(CLUSTERS_MARKED.sub(lambda _: text, PAGE.read_text()))
+
+
+def cluster_markdown(engine: str, told: dict[str, Any]) -> str:
+    """What a run on a cluster came to: one line for each scenario, however often it was brought about."""
+    rows = _rows_of(told)
+    lines = [f"| {' | '.join(_CLUSTER_TITLES)} |", f"| {' | '.join('---' for _ in _CLUSTER_TITLES)} |"]
+    for scenario in dict.fromkeys(row.scenario for row in rows):
+        those = [row for row in rows if row.scenario == scenario]
+        sums = [sum(getattr(row, name) for row in those) for name in _SUMMED]
+        notes = "; ".join(dict.fromkeys(row.note for row in those))
+        lines.append(f"| {scenario} | {len(those)} | {' | '.join(map(str, sums))} | {notes} |")
+    began = (
+        f"`--engine {engine} --seed {told['seed']}`, {told['took_s'] / 60:.0f} minutes with the start of the cluster:"
+    )
+    return "\n".join([began, "", *lines])

@@ -375,6 +375,26 @@ def test_a_dead_letter_that_was_requeued_is_alive() -> None:
     assert world.kinds() == {Kind.LOST}
 
 
+def test_a_message_that_fails_and_is_cancelled_holds_its_key_until_then() -> None:
+    world = World()
+    world.without_run(3, KEYED)
+    world.history.runs.append(run(3, KEYED, 13, outcome="failed"))
+    world.row(3, "u3", "cancelled")
+    world.operation(Deed.PURGE, 13.05)
+    assert world.kinds(settled=True) == set()
+    world.history.operations.clear()
+    world.operation(Deed.PURGE, 15.05)
+    assert world.kinds(settled=True) == {Kind.ORDER}, "the next of the key, at 15, did not wait"
+
+
+def test_a_message_that_fails_and_is_skipped_holds_its_key_no_longer() -> None:
+    world = World()
+    world.without_run(3, KEYED)
+    world.history.runs.append(run(3, KEYED, 13, outcome="failed"))
+    world.snapshot.skips.append((KEYED, 0, 2, 3))
+    assert world.kinds(settled=True) == set()
+
+
 def test_what_went_with_a_topic_or_lies_before_a_group_is_not_lost() -> None:
     world = World()
     lost_ack_before_run(world)

@@ -11,7 +11,7 @@ from verification.chaos.running import run_scenarios
 from verification.chaos.scenarios import SCENARIOS
 from verification.chaos.sites import CannotMount
 
-pytestmark = [pytest.mark.alone, pytest.mark.chaos, pytest.mark.slow]
+pytestmark = [pytest.mark.few, pytest.mark.chaos]
 
 
 @pytest.mark.skipif(os.environ.get("EMS_TEST_LONG") != "1", reason="20 s: set EMS_TEST_LONG=1")

@@ -10,7 +10,7 @@ from tests.process.stream import Stream
 from tests.support.waiting import never, until
 from tests.support.worker import children_of, kill
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow]
+pytestmark = pytest.mark.few
 
 APP = "tests.process.apps.frozen:app"
 _HELD_S = 8.0  # four leases, and less than the supervisor's patience of ten seconds

@@ -22,7 +22,7 @@ from tests.support.servers import connect
 from tests.support.waiting import until
 from tests.support.worker import Program
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.few
 
 GOES_ON_S = 5.0
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 from emsworker import Ems, Message
 from emsworker.worker.recycler import resident_mib
@@ -16,5 +17,7 @@ def leak(message: Message) -> None:
     n = message.body["n"]
     note("start", n=n)
     _hoard.extend(os.urandom(1 << 20) for _ in range(message.body.get("mib", 0)))
+    while message.body.get("held") and not (Path(os.environ["EMS_TEST_RECORD"]) / "go").exists():
+        time.sleep(0.01)
     time.sleep(message.body.get("s", 0))
     note("end", n=n, mib=resident_mib())

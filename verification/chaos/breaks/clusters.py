@@ -1,9 +1,12 @@
 """Nodes of a cluster die, freeze and come back, and writers are spread over them; no process of ours ends."""
 
+import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from tests.support.clusters import Cluster, GroupReplication
+from emsworker.chaos import read_history
+from tests.support.clusters import Cluster
 from tests.support.machine import machine_s
 from tests.support.waiting import until
 from verification.chaos.arena import Arena
@@ -47,11 +50,42 @@ def _messages(arena: Arena) -> int:
     return int(arena.looker.rows("SELECT COUNT(*) FROM ems_message")[0][0])
 
 
-def _stall_s(arena: Arena) -> float:
-    """Wait until messages are sent, and handled, at the node that is looked at; return after how many seconds."""
-    began, sent, effects = machine_s(), _messages(arena), arena.effects_count()
+def _wait_going_on(arena: Arena) -> None:
+    """Wait until messages are sent, and handled, at the node that is looked at."""
+    sent, effects = _messages(arena), arena.effects_count()
     until(lambda: _messages(arena) > sent and arena.effects_count() > effects, 60, f"all go on; {arena.tail()}")
-    return machine_s() - began
+
+
+@dataclass(frozen=True)
+class _Stall:
+    """The longest time without a confirmed send, or without the end of a handler, since the cluster went on."""
+
+    began: float
+    ended: float
+
+    def __str__(self) -> str:
+        return f"{self.ended - self.began:.1f} s"
+
+    @property
+    def machine_s(self) -> float:
+        """How long it took, in seconds of the machine."""
+        return machine_s(self.ended) - machine_s(self.began)
+
+    def check(self) -> None:
+        """Raise AssertionError if it took too long."""
+        assert self.machine_s < BEYOND_S, f"nothing was sent or handled for {self}, in which the cluster could work"
+
+
+def _stall_since(arena: Arena, moment: float) -> _Stall:
+    """The stall since a moment of ``time.monotonic()``, as it is known from the history."""
+    history = read_history(arena.folder / "history")
+    sends = (send.confirmed_at for send in history.sent.values())
+    runs = (run.ended for run in history.runs)
+    stalls = []
+    for moments in (sends, runs):
+        known = sorted({moment, time.monotonic(), *(at for at in moments if at is not None and at > moment)})
+        stalls += [_Stall(*pair) for pair in itertools.pairwise(known)]
+    return max(stalls, key=lambda stall: stall.machine_s)
 
 
 def _replace(arena: Arena) -> None:
@@ -82,17 +116,19 @@ def _hit(arena: Arena, number: int, out: Callable[[], bool], *, freeze: bool, re
     """
     node = _cluster(arena).nodes[number]
     with arena.fault("failover"):
-        began = machine_s()
+        began = time.monotonic()
         (node.freeze if freeze else node.kill)()
         until(out, _ELECTION_S, "the others go on without it", 0.1)
-        out_s = machine_s() - began
+        out_at = time.monotonic()
         _turn_to_primary(arena)
-        beyond_s = _stall_s(arena)
+        _wait_going_on(arena)
         if replace:
             _replace(arena)
+        stall, back_at = _stall_since(arena, out_at), time.monotonic()
         _come_back(arena, number)
-    assert beyond_s < BEYOND_S, f"it went on {beyond_s:.1f} s after the others went on without the node"
-    return f"{out_s:.1f} s + {beyond_s:.1f} s"
+        coming_back = _stall_since(arena, back_at)
+    stall.check()
+    return f"{out_at - began:.1f} s + {stall}, {coming_back} as it came back"
 
 
 def _hit_primary(arena: Arena, *, freeze: bool) -> str:
@@ -141,20 +177,25 @@ def freeze_two(arena: Arena) -> str:
         time.sleep(_FROZEN_S)
         for number in others:
             cluster.nodes[number].thaw()
+        thawed = time.monotonic()
+        # Those that were frozen still see what they saw before, the third one knows that it was alone.
+        until(lambda: cluster.sees_majority(primary), _ELECTION_S, "there is a majority again", 0.1)
+        again = time.monotonic()
         for number in others:
             cluster.settle(number)
             cluster.rejoin(number)
         cluster.wait_whole()
         _turn_to_primary(arena)
-        stall_s = _stall_s(arena)
+        _wait_going_on(arena)
+        stall = _stall_since(arena, again)
     _check_processes(arena)
-    return f"{stall_s:.1f} s after it"
+    stall.check()
+    return f"{again - thawed:.1f} s + {stall}"
 
 
 def start_a_former_member(arena: Arena) -> str:
     """A member that was killed is started and does not join: it is writable, and named first to new processes."""
     cluster = _cluster(arena)
-    assert isinstance(cluster, GroupReplication)
     away = _turn_to_primary(arena)
     with arena.fault("failover"):
         cluster.nodes[away].kill()
@@ -163,12 +204,30 @@ def start_a_former_member(arena: Arena) -> str:
         cluster.start_alone(away)
         count = "SELECT COUNT(*) n FROM ems.ems_message"
         before = cluster.nodes[away].ask(count)[0]["n"]
-        told, arena.looker.url = arena.looker.url, cluster.url_of(away, *(n for n in range(3) if n != away))
+        told = arena.looker.url
+        if arena.site.router is None:  # which leads to it as well
+            arena.looker.url = cluster.url_of(away, *(n for n in range(3) if n != away))
         _replace(arena)
         arena.looker.url = told
         assert cluster.nodes[away].ask(count)[0]["n"] == before, "somebody has written to it"
         _come_back(arena, away)
     return "nothing written to it"
+
+
+def spread_over_primaries(arena: Arena) -> str:
+    """Every member of a replication group is a primary for a while."""
+    cluster = _cluster(arena)
+    first = cluster.nodes[_turn_to_primary(arena)]
+    with arena.fault("failover"):
+        first.ask("SELECT group_replication_switch_to_multi_primary_mode()")
+        note = spread_writers(arena)
+        uuid = first.ask("SELECT @@server_uuid uuid")[0]["uuid"]
+        first.ask(f"SELECT group_replication_switch_to_single_primary_mode('{uuid}')")
+        cluster.wait_whole()
+        _turn_to_primary(arena)
+        arena.goes_on()
+    _check_processes(arena)
+    return note
 
 
 def spread_writers(arena: Arena) -> str:
