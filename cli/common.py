@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from emsworker.admin import Admin
     from emsworker.admin.monitoring import Monitoring
+    from emsworker.admin.standing import Standings
     from emsworker.app import Ems
     from emsworker.core.config import Settings
     from emsworker.store.engine.database import Database
@@ -27,6 +28,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CALL_TIMEOUT_S = 3.0
+_REPLICA = "emsworker.cli.replica"
 _READ_S = 10.0
 
 
@@ -55,6 +57,14 @@ def as_far_as_allowed(read: Callable[[bool], T], details: str) -> T:
         found = read(False)
     click.echo(f"Left out: {details}, which this database user may not read (see `ems grants`).", err=True)
     return found
+
+
+def say_age(age_s: float | None) -> None:
+    """Tell beside a list how old its numbers are, if they were not read just now."""
+    if age_s is not None:
+        click.echo(
+            f"As the beat sampled it {age_s:.0f} s ago, because there are many; --exact reads all now.", err=True
+        )
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -118,6 +128,7 @@ wide_option = click.option(
 )
 common_options = together(json_option, wide_option, stream_options)
 """Options of a command that prints something."""
+exact_option = click.option("--exact", is_flag=True, help="Read all now, however many there are.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
@@ -210,25 +221,39 @@ class OpenStream:
         """For looking; at a replica, if there is one."""
         from emsworker.admin.monitoring import Monitoring
 
-        return Monitoring(self.reading())
+        return Monitoring(self._only_reading())
+
+    def standings(self) -> Standings:
+        """For lists of all groups and topics; from a replica, if there is one."""
+        from emsworker.admin.standing import Standings
+
+        return Standings(self.reading())
 
     def looking(self) -> Admin:
         """For lists; from a replica, if there is one."""
         from emsworker.admin import Admin
 
-        return Admin(self.reading())
+        return Admin(self._only_reading())
+
+    def _only_reading(self) -> Database:
+        from emsworker.core.process.address import name_address
+
+        if self.read_url is not None:
+            name_address("EMS_READ_URL")
+        return self.reading()
 
     def reading(self) -> Database:
         """The database to read from: a replica of `read_url`, whose lag is told; else the database itself."""
-        from emsworker.core.url import DatabaseUrl
         from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
 
         if self.read_url is None:
             return self.database()
-        database = ReplicaDatabase(self.read_url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
-        lag = database.call(replica_lag)
-        host = DatabaseUrl.parse(self.read_url).host
-        click.echo(f"Read from EMS_READ_URL ({host}): {lag}.", err=True)
+        meta = click.get_current_context().meta
+        database: ReplicaDatabase | None = meta.get(_REPLICA)
+        if database is None:
+            database = meta[_REPLICA] = ReplicaDatabase(self.read_url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+            lag = database.call(replica_lag)
+            click.echo(f"Read from EMS_READ_URL ({database.servers}): {lag}.", err=True)
         return database
 
     def app(self) -> Ems:

@@ -17,9 +17,11 @@ from .common import (
     common_options,
     confirm,
     duration_option,
+    exact_option,
     open_stream,
     progress,
     read_headers,
+    say_age,
     stream_options,
     together,
     yes_option,
@@ -63,7 +65,7 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
     partitions = [
         {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
         for one in lag.partitions
-    ]
+    ] or None
     counts = {name: getattr(lag, name) for name in _LAG}
     return _about(lag.topic.name, lag.group, policy) | counts | {"oldest_s": lag.oldest_age_s, "partitions": partitions}
 
@@ -71,24 +73,35 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
 @groups.command("list")
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("--partitions", is_flag=True, help="One line for each partition.")
+@exact_option
 @common_options
-def list_(topic: str | None, partitions: bool, as_json: bool) -> None:
+def list_(topic: str | None, partitions: bool, exact: bool, as_json: bool) -> None:
     """List the groups of TOPIC, or all, with their lag.
 
     LAG is what is not finished: UNCLAIMED messages, those that live clients have CLAIMED, those that are WAITING for
     another client because theirs has stopped or died, and RETRIES. DEAD letters do not count, nor what was SKIPPED:
     passed over by a policy, by hand or by retention. OLDEST is the age of the oldest unfinished message by the server's
     clock.
+
+    With more than 2,000 partitions and groups x partitions, the list of all is that of the latest samples of the
+    beat, without partitions; a note says how old it is. The list of one TOPIC is always read now.
     """
     stream = open_stream()
     admin = stream.looking()
     if topic is not None:
         admin.topic(topic)
     policies = admin.backlogs.policies()
-    lags = [lag for lag in stream.monitoring().lag() if topic is None or lag.topic.name == topic]
+    if topic is not None:
+        lags: Sequence[GroupLag] = stream.monitoring().lag(topic=topic)
+    else:
+        standing = stream.standings().groups(exact=exact or partitions)
+        lags = sorted(standing.groups, key=lambda lag: (lag.topic.name, lag.group.name))
+        say_age(standing.age_s)
     rows = [_lag_row(lag, policies.get(lag.group.id)) for lag in lags]
     if partitions:
-        spread = [{"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"]]
+        spread = [
+            {"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"] or ()
+        ]
         columns = ["topic", "group", "partition", "last_offset", "cursor", *_LAG[1:]]
         print_rows(spread, columns, as_json, "There is no group yet.", spare=["skipped", "last_offset", "cursor"])
         return

@@ -23,7 +23,8 @@ def list_(as_json: bool) -> None:
 
     TOPICS and GROUPS are those that the server keeps; LAG is what their groups have not finished (retries are counted
     up to 10,000 a partition), and OLDEST the age of the oldest message of it. WORKERS are live clients. The exit code
-    is 1 if a server cannot be used.
+    is 1 if a server cannot be used. On a server with more than 2,000 partitions and groups x partitions, these are
+    numbers of the latest samples of the beat there.
     """
     from emsworker.admin.servers import Servers, list_servers
 
@@ -39,7 +40,7 @@ def list_(as_json: bool) -> None:
             "topology": view.topology or None,
             **{
                 name: getattr(view, name) if view.reachable else None
-                for name in ("topics", "groups", "lag", "oldest_s", "workers", "beat")
+                for name in ("topics", "groups", "lag", "oldest_s", "workers", "beat", "age_s")
             },
             "error": view.problem or None,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -13,6 +14,7 @@ from emsworker.admin import Admin
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.admin.servers import Servers
+from emsworker.admin.standing import Standings
 from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
@@ -39,6 +41,8 @@ _CLAIMS = 1000
 """Live claims that are read for the number of running messages."""
 _ERROR_CHARACTERS = 500
 """Of an error on a screen."""
+_SAME_S = 1.0
+"""Samples of the beat that are less apart are one."""
 
 GROUP_COLUMNS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest_s", "running", "retries", "dead", "paused")
 
@@ -59,8 +63,7 @@ class Rates:
         found, rates = {}, {}
         for lag in lags:
             place = (lag.topic.name, lag.group.name)
-            sent = sum(one.last_offset for one in lag.partitions)
-            found[place] = (now_s, sent, sent - lag.lag)
+            found[place] = (now_s, lag.written, lag.written - lag.lag)
             rates[place] = _rate(self._before.get(place), found[place])
         self._before, self.of = found, rates
 
@@ -107,6 +110,11 @@ class Reader:
         read = self._read(_StreamReader.groups)
         return [{"server": name, **row} for name, rows in read.items() for row in rows]
 
+    @property
+    def age_s(self) -> float | None:
+        """The age of the last rows of groups, the oldest of all servers; ``None`` if they were read themselves."""
+        return max((one.age_s for one in self._streams.values() if one.age_s is not None), default=None)
+
     def clients(self) -> tuple[list[tuple[str, ClientView]], list[tuple[str, LeaderRow]]]:
         """Return the clients and the leaders of the beat, each with its server; see :meth:`groups`."""
         read = self._read(_StreamReader.clients)
@@ -133,22 +141,33 @@ class Reader:
 
 
 class _StreamReader:
-    """The part of a reader for one stream."""
+    """The part of a reader for one stream.
+
+    Attributes:
+        age_s: the age of the last rows of groups in seconds; ``None`` if they were read themselves.
+    """
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self.admin, self.monitoring = Admin(database), Monitoring(database)
+        self._standings = Standings(database)
         self._clock, self._rates = clock, Rates()
+        self.age_s: float | None = None
+        self._noted_s = -math.inf
 
     def groups(self) -> list[dict[str, Any]]:
         """Return a row for each group."""
-        lags = self.monitoring.lag(most=_COUNTED)
-        self._rates.note(lags, self._clock())
+        standing = self._standings.groups(most=_COUNTED)
+        lags, self.age_s = standing.groups, standing.age_s
+        read_s = self._clock() - (self.age_s or 0.0)
+        if self.age_s is None or read_s - self._noted_s > _SAME_S:
+            self._rates.note(lags, read_s)
+            self._noted_s = read_s
         claims = self.admin.lists.running(limit=_CLAIMS).rows
         running = Counter((one.topic, one.group) for one in claims if one.offset is not None)
         return [self._group(lag, running[lag.topic.name, lag.group.name]) for lag in lags]
 
     def _group(self, lag: GroupLag, running: int) -> dict[str, Any]:
-        entering, leaving = self._rates.of[lag.topic.name, lag.group.name]
+        entering, leaving = self._rates.of.get((lag.topic.name, lag.group.name), (None, None))
         return {
             "topic": lag.topic.name,
             "group": lag.group.name,
@@ -324,6 +343,8 @@ class GroupsScreen(Screen):
         live = sum(view.row.alive for _, view in clients)
         processes = len({view.row.process_id for _, view in clients if view.row.alive})
         self.facts = f"{counted(live, 'client')} in {counted(processes, 'process')}, {_beats(reader, leaders)}"
+        if reader.age_s is not None:
+            self.facts += f", as sampled {reader.age_s:.0f} s ago"
         if reader.several:
             self.columns = ("server", *GROUP_COLUMNS)
         return rows

@@ -14,9 +14,11 @@ from .common import (
     common_options,
     confirm,
     duration_option,
+    exact_option,
     open_main,
     open_stream,
     progress,
+    say_age,
     stream_options,
     yes_option,
 )
@@ -36,15 +38,20 @@ def _about(topic: Topic) -> dict[str, Any]:
 
 
 @topics.command("list")
+@exact_option
 @common_options
-def list_(as_json: bool) -> None:
+def list_(exact: bool, as_json: bool) -> None:
     """List all topics, the longest first.
 
     MESSAGES counts what is kept, without what was cancelled; beyond a thousand offsets it is estimated from a sample if
     some were. BYTES is estimated from the newest messages. Both cost the same however long the topics are.
+
+    With more than 2,000 partitions, the list is that of the latest samples of the beat: MESSAGES are offsets then, and
+    BYTES are not known; a note says how old it is.
     """
-    ranking = open_stream().monitoring().ranking()
-    rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in ranking]
+    standing = open_stream().standings().topics(exact=exact)
+    say_age(standing.age_s)
+    rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in standing.topics]
     columns = ["topic", *listed(Topic), "messages", "bytes"]
     empty = "There is no topic yet; `ems topics create NAME` makes one."
     print_rows(rows, columns, as_json, empty, spare=["max_message_bytes", "rule", "priorities"])
@@ -124,6 +131,12 @@ def move(name: str, target: str, timeout: float | None, as_json: bool) -> None:
     with progress(f"Moving {name}", None) as bar:
         moved = move.run(timeout, lambda left: bar.update(0))
     app.close()
+    for server in moved.unread:
+        click.echo(
+            f"Messages stay on server {server}, where the topic had no group to run them; groups that are created from "
+            f"now on begin after them. `ems groups create {name} GROUP --server {server}` has GROUP run them.",
+            err=True,
+        )
     record = {"topic": name, "from": list(moved.sources), "to": target, "groups": moved.groups}
     print_done(record, f"Moved topic {name} to server {target} with {counted(moved.groups, 'group')}.", as_json)
 

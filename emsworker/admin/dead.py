@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from emsworker.admin.lists import choose
+from emsworker.admin.lists import Groups, choose
 from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import EmsError, InvalidName, UnknownMessage
@@ -139,7 +139,7 @@ class DeadLetters:
         groups: lists the groups of a topic, or all.
     """
 
-    def __init__(self, database: Database, groups: Callable[[str | None], Sequence[tuple[Topic, Group]]]) -> None:
+    def __init__(self, database: Database, groups: Groups) -> None:
         self._database = database
         self._groups = groups
 
@@ -284,7 +284,7 @@ class DeadLetters:
         if letter is None:
             raise UnknownMessage(f"offset {ref.place[1]} of partition {ref.place[0]} is no longer dead")
         row, kept = letter
-        topic = next(topic for topic, group in self._groups(None) if group.id == ref.group.id)
+        topic = self._groups(ids=[ref.group.id])[0][0]
         headers, body, body_error = _decode(kept.headers, kept.body)
         return DeadLetter(
             topic, ref.group, row, headers, kept.body, body, body_error, kept.error, kept.producer_id, attempts
@@ -359,8 +359,8 @@ class DeadLetters:
             count += self._database.call(lambda s, g=group, p=places: work(s, g, p))  # type: ignore[misc]
         return count
 
-    def _chosen(self, topic: str | None, group: str | None) -> list[tuple[Topic, Group]]:
-        return choose(self._groups, topic, group)
+    def _chosen(self, topic: str | None, group: str | None) -> Sequence[tuple[Topic, Group]]:
+        return choose(self._groups, topic, group, lambda: self._database.call(lists.dead_groups))
 
 
 def parse_place(text: str) -> tuple[str, int, int]:

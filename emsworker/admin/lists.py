@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
 from emsworker.core.codec import decode_headers
@@ -19,7 +20,12 @@ from emsworker.store.groups.blocking import BLOCKED_YEAR
 from emsworker.store.inspect import lists as store
 from emsworker.store.inspect.lists import DelayedPlace, DelayedRow, Outline, RetryPlace, RunningPlace, RunningRow
 
-Groups = Callable[[str | None], Sequence[tuple[Topic, Group]]]
+
+class Groups(Protocol):
+    """Lists the groups of a topic, or all, or only those of some ids."""
+
+    def __call__(self, topic: str | None = None, ids: Collection[int] | None = None) -> Sequence[tuple[Topic, Group]]:
+        """Return the groups with their topics."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +133,17 @@ class Lists:
 
     Args:
         database: the database of the stream.
-        topics: lists all topics.
+        topics: lists all topics, or those of some ids.
         topic_of: finds a topic by its name.
         groups: lists the groups of a topic, or all.
     """
 
     def __init__(
-        self, database: Database, topics: Callable[[], list[Topic]], topic_of: Callable[[str], Topic], groups: Groups
+        self,
+        database: Database,
+        topics: Callable[[Collection[int]], list[Topic]],
+        topic_of: Callable[[str], Topic],
+        groups: Groups,
     ) -> None:
         self._database, self._topics, self._topic_of, self._groups = database, topics, topic_of, groups
 
@@ -154,7 +164,8 @@ class Lists:
         check_limit(limit)
         token = decode_token(after, datetime, int, bytes)
         place = DelayedPlace(*token) if token else None
-        names = {one.id: one.name for one in ([self._topic_of(topic)] if topic is not None else self._topics())}
+        where = self._topics(self._database.call(store.delayed_topics)) if topic is None else [self._topic_of(topic)]
+        names = {one.id: one.name for one in where}
         rows = self._database.call(lambda s: store.list_delayed(s, list(names), place, limit + 1, details))
 
         def shown(row: DelayedRow) -> Delayed:
@@ -196,7 +207,7 @@ class Lists:
         check_limit(limit)
         token = decode_token(after, datetime, int, int, int)
         place = RetryPlace(*token) if token else None
-        chosen = {one.id: (where, one) for where, one in choose(self._groups, topic, group)}
+        chosen = {one.id: (where, one) for where, one in self._chosen(topic, group, store.retrying_groups)}
 
         def work(session: Session) -> list[tuple[store.WaitingRow, Outline | None]]:
             rows = store.list_retries(session, list(chosen), place, limit + 1, details)
@@ -241,7 +252,7 @@ class Lists:
         check_limit(limit)
         token = decode_token(after, int, int, int, int)
         place = RunningPlace(*token) if token else None
-        chosen = {one.id: (where, one) for where, one in choose(self._groups, topic, group)}
+        chosen = {one.id: (where, one) for where, one in self._chosen(topic, group, store.running_groups)}
 
         def work(session: Session) -> list[tuple[RunningRow, tuple[int, bytes, Progress | None] | None]]:
             rows = store.list_running(session, sorted(chosen), place, limit + 1)
@@ -269,6 +280,11 @@ class Lists:
             )
 
         return page_of(self._database.call(work), limit, lambda one: tuple(one[0][:4]), shown)
+
+    def _chosen(
+        self, topic: str | None, group: str | None, having: Callable[[Session], set[int]]
+    ) -> Sequence[tuple[Topic, Group]]:
+        return choose(self._groups, topic, group, lambda: self._database.call(having))
 
     def messages(
         self,
@@ -319,12 +335,19 @@ class Lists:
         return page_of(rows, limit, lambda row: (row.partition, row.offset), shown)
 
 
-def choose(groups: Groups, topic: str | None, group: str | None) -> list[tuple[Topic, Group]]:
-    """Return the groups of a topic, or of all topics, that have a name.
+def choose(
+    groups: Groups, topic: str | None, group: str | None, having: Callable[[], Collection[int]]
+) -> Sequence[tuple[Topic, Group]]:
+    """Return the groups of a topic, or of all topics, that have a name; without both, those that have anything.
+
+    Args:
+        having: returns the ids of the groups that have what is to be listed; of many groups few have.
 
     Raises:
         UnknownTopic, UnknownGroup: there is no such topic or group.
     """
+    if topic is None and group is None:
+        return groups(ids=having())
     chosen = [pair for pair in groups(topic) if group is None or pair[1].name == group]
     if group is not None and not chosen:
         where = f"topic {topic!r} has no" if topic is not None else "there is no"

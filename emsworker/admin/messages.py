@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -28,9 +28,11 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import cursors as cursor_store
 from emsworker.store.inspect import trace as trace_store
+from emsworker.store.inspect.lists import delayed_topics
 from emsworker.store.stream import search
 from emsworker.store.stream.messages import find_uids
 from emsworker.store.stream.search import Found
+from emsworker.store.topics import list_topics
 
 STEP = 1000
 SCAN = 100_000
@@ -135,7 +137,7 @@ class Messages:
     def __init__(
         self,
         database: Database,
-        topics: Callable[[], list[Topic]],
+        topics: Callable[[Collection[int]], list[Topic]],
         topic_of: Callable[[str], Topic],
         group_of: Callable[[str, str], Group],
     ) -> None:
@@ -235,9 +237,9 @@ class Messages:
             places = [(self._topic_of(name), (at[0], at[1]))]
         else:
             uid = parse_uid(what)
-            chosen = {one.id: one for one in ([self._topic_of(topic)] if topic is not None else self._topics())}
-            hits = self._database.call(lambda session: trace_store.find_message(session, list(chosen), uid))
-            places = [(chosen[topic_id], place) for topic_id, place in sorted(hits)]
+            topic_id = None if topic is None else self._topic_of(topic).id
+            hits = dict(self._database.call(lambda session: trace_store.find_message(session, topic_id, uid)))
+            places = [(where, hits[where.id]) for where in self._topics(hits)]
         found = [message for where, place in places for message in self._at(where, place)]
         if not found:
             raise UnknownMessage(
@@ -248,6 +250,20 @@ class Messages:
     def _at(self, topic: Topic, place: Place) -> Iterable[StoredMessage]:
         offsets = OffsetRange(topic.id, place[0], place[1], place[1] + 1)
         return MessageSearch(self._database, topic, offsets, Predicate()).first(1)
+
+    def delayed_in(self, message_id: str) -> Sequence[str]:
+        """Return the names of the topics in whose outbox a message waits for its time.
+
+        Raises:
+            InvalidName: not a message id.
+        """
+        uid = parse_uid(message_id)
+
+        def work(session: Session) -> Sequence[Topic]:
+            ids = search.find_delayed(session, delayed_topics(session), uid)
+            return list_topics(session, ids)
+
+        return [topic.name for topic in self._database.call(work)]
 
     def contains(self, topic: str, ids: Iterable[str]) -> dict[str, str | None]:
         """Look messages up: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).

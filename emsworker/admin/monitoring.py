@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -45,8 +45,10 @@ class GroupLag:
         waiting: messages that were claimed by a client that has stopped or died; another one will claim them.
         retries, dead: with a limit (see :meth:`Monitoring.lag`), at most that.
         skipped: offsets that it skipped and never runs; ``ems_skip`` lists them and the reasons.
-        partitions: the same for each partition.
+        partitions: the same for each partition; empty in a :class:`~emsworker.admin.standing.GroupStanding` that was
+            not read just now.
         running: claims that live clients work on now: the threads that are busy.
+        written: the last offsets of the topic's partitions, summed up: it grows by one with each message.
     """
 
     topic: Topic
@@ -60,6 +62,7 @@ class GroupLag:
     skipped: int
     partitions: tuple[PartitionLag, ...]
     running: int = 0
+    written: int = 0
 
     @property
     def lag(self) -> int:
@@ -69,11 +72,16 @@ class GroupLag:
 
 @dataclass(frozen=True)
 class TopicSize:
-    """The size of a topic: its messages (exact if there are few, else estimated) and their bytes, estimated."""
+    """The size of a topic: its messages (exact if there are few, else estimated) and their bytes, estimated.
+
+    Attributes:
+        bytes_estimate: ``None`` if it was not read; ``messages`` then counts offsets, with tombstones and what was
+            cancelled.
+    """
 
     topic: Topic
     messages: int
-    bytes_estimate: int
+    bytes_estimate: int | None
 
 
 @dataclass(frozen=True)
@@ -150,14 +158,26 @@ class Monitoring:
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.stream.database if isinstance(stream, Ems) else stream
 
-    def lag(self, most: int | None = None) -> list[GroupLag]:
+    def lag(self, most: int | None = None, *, topic: str | None = None, group: str | None = None) -> list[GroupLag]:
         """The lag of every group, ordered by topic and group.
 
         Args:
             most: count at most this many retries, and dead letters, of each group, so that the cost does not grow with
                 them; ``None`` counts all.
+            topic: only of its groups; group: only this one of them.
+
+        Raises:
+            UnknownTopic: there is no such topic.
         """
-        return self._database.call(lambda session: read_lags(session, most))
+        if topic is None:
+            return self._database.call(lambda session: read_lags(session, most))
+        where = self._topics(topic)[0]
+
+        def work(session: Session) -> list[GroupLag]:
+            groups = topic_store.list_groups(session, topic_id=where.id)
+            return read_lags(session, most, {one.id: one for one in groups if group in (None, one.name)})
+
+        return self._database.call(work)
 
     def refused(self, most: int = 1000) -> int:
         """Count the rows of ``ems_publish`` that are refused; ``most`` stands for itself or more."""
@@ -198,29 +218,54 @@ class Monitoring:
     def ranking(self) -> list[TopicSize]:
         """All topics, the one with the most messages first."""
 
-        def work(session: Any) -> list[TopicSize]:
-            extents = store.list_extents(session)
-            counts = store.count_messages(session, extents)
-            sizes = store.mean_sizes(session, extents)
-            parts: dict[int, list[tuple[int, float]]] = {}
-            for extent, count, size in zip(extents, counts, sizes, strict=True):
-                parts.setdefault(extent.topic_id, []).append((count, size))
-            found = []
-            for topic in topic_store.list_topics(session):
-                own = parts.get(topic.id, [])
-                total = round(sum(count * size for count, size in own))
-                found.append(TopicSize(topic, sum(count for count, _ in own), total))
-            return found
+        def work(session: Session) -> list[TopicSize]:
+            return read_sizes(session, topic_store.list_topics(session))
 
         return sorted(self._database.call(work), key=lambda size: (-size.messages, size.topic.name))
 
-    def rates(self) -> dict[tuple[str, str], SamplePoint]:
-        """The latest sample of every group by topic and group, with the rates of the last minute; two statements.
+    def size(self, topic: str) -> TopicSize:
+        """The size of one topic.
 
-        Empty if the beat takes no samples.
+        Raises:
+            UnknownTopic: there is no such topic.
+        """
+        where = self._topics(topic)
+        return self._database.call(lambda session: read_sizes(session, where, {where[0].id}))[0]
+
+    def find(self, what: str) -> tuple[Topic, str | None] | None:
+        """Find the topic of that name, or a group by its name or as ``topic/group``.
+
+        Returns:
+            the topic, and the name of the group if it is one; ``None`` if there is nothing of that name. Of several
+            groups of one name any.
         """
 
-        def work(session: Any) -> dict[tuple[str, str], SamplePoint]:
+        def work(session: Session) -> tuple[Topic, str | None] | None:
+            if (topic := topic_store.get_topic(session, what)) is not None:
+                return topic, None
+            name, slash, group = what.rpartition("/")
+            place = (name, group) if slash else topic_store.find_group(session, what)
+            topic = topic_store.get_topic(session, place[0]) if place else None
+            if topic is None or place is None or topic_store.get_group(session, topic, place[1]) is None:
+                return None
+            return topic, place[1]
+
+        return self._database.call(work)
+
+    def rates(self, groups: Collection[tuple[Topic, Group]] | None = None) -> dict[tuple[str, str], SamplePoint]:
+        """The latest samples of groups by topic and group, with the rates of the last minute; two statements.
+
+        Empty if the beat takes no samples.
+
+        Args:
+            groups: only these; ``None`` for all.
+        """
+
+        def work(session: Session) -> dict[tuple[str, str], SamplePoint]:
+            if groups is not None:
+                names = {(topic.id, group.id): (topic.name, group.name) for topic, group in groups}
+                points = sample_store.read_latest(session, {group_id for _, group_id in names})
+                return {names[place]: point for place, point in points.items() if place in names}
             topics = {topic.id: topic.name for topic in topic_store.list_topics(session)}
             names = {
                 (one.topic_id, one.id): (topics.get(one.topic_id, ""), one.name)
@@ -236,12 +281,12 @@ class Monitoring:
             raise ConfigError([Problem("group", repr(group), "name its topic, too")])
         if topic is None:
             return 0, 0
-        topic_id = self._topics(topic)[0].id
+        where = self._topics(topic)[0]
         if group is None:
-            return topic_id, 0
-        for one in self._database.call(topic_store.list_groups):
-            if (one.topic_id, one.name) == (topic_id, group):
-                return topic_id, one.id
+            return where.id, 0
+        found = self._database.call(lambda session: topic_store.get_group(session, where, group))
+        if found is not None:
+            return where.id, found.id
         raise UnknownGroup(f"topic {topic!r} has no group {group!r}; `ems groups list` shows those that exist")
 
     def clients(self) -> list[ClientView]:
@@ -277,21 +322,23 @@ class Monitoring:
             UnknownMessage: no message of that id is kept.
         """
         raw = parse_uid(uid)
-        topics = {one.id: one for one in self._topics(topic)}
+        topic_id = None if topic is None else self._topics(topic)[0].id
 
-        def find(session: Any) -> set[tuple[int, tuple[int, int]]]:
-            found = set(trace_store.find_message(session, list(topics), raw))
-            if found:
-                return found
-            groups = {g.id: g.topic_id for g in topic_store.list_groups(session) if g.topic_id in topics}
-            return {(groups[g], place) for g, place in dead_store.find_dead(session, list(groups), raw)}
+        def find(session: Session) -> tuple[set[tuple[int, tuple[int, int]]], dict[int, Topic]]:
+            found = set(trace_store.find_message(session, topic_id, raw))
+            if not found:
+                dead = dead_store.find_dead(session, None, raw)
+                groups = topic_store.list_groups(session, topic_id=topic_id, ids={group_id for group_id, _ in dead})
+                topic_of = {one.id: one.topic_id for one in groups}
+                found = {(topic_of[g], place) for g, place in dead if g in topic_of}
+            return found, {one.id: one for one in topic_store.list_topics(session, {place[0] for place in found})}
 
-        found = self._database.call(find)
+        found, topics = self._database.call(find)
         if not found:
             raise UnknownMessage(
                 f"no message with the id {uid} is kept; it was never sent, or retention has deleted it"
             )
-        return [self._trace(topics[topic_id], place, details) for topic_id, place in sorted(found)]
+        return [self._trace(topics[at], place, details) for at, place in sorted(found) if at in topics]
 
     def trace_at(self, topic: str, partition: int, offset: int, *, details: bool = True) -> Trace:
         """The trace of the message at a place.
@@ -314,16 +361,17 @@ class Monitoring:
         return self._trace(where, (partition, offset), details)
 
     def _topics(self, name: str | None) -> list[Topic]:
-        topics = self._database.call(topic_store.list_topics)
-        chosen = [topic for topic in topics if name is None or topic.name == name]
-        if name is not None and not chosen:
+        if name is None:
+            return self._database.call(topic_store.list_topics)
+        topic = self._database.call(lambda session: topic_store.get_topic(session, name))
+        if topic is None:
             raise UnknownTopic(f"there is no topic {name!r}; `ems topics list` shows those that exist")
-        return chosen
+        return [topic]
 
     def _trace(self, topic: Topic, place: tuple[int, int], details: bool) -> Trace:
         def work(session: Any) -> Trace:
             message = trace_store.get_message(session, topic.id, place, details=details)
-            groups = [group for group in topic_store.list_groups(session) if group.topic_id == topic.id]
+            groups = topic_store.list_groups(session, topic_id=topic.id)
             histories = [trace_store.get_history(session, group.id, place, details=details) for group in groups]
             traces = [_judge(group, place[1], one) for group, one in zip(groups, histories, strict=True)]
             if message is not None and message.uid is not None:
@@ -342,17 +390,43 @@ def _headers(message: MessageRow | None) -> Mapping[str, str]:
         return {"(damaged)": str(error)}
 
 
-def read_lags(session: Session, most: int | None = None) -> list[GroupLag]:
-    """Read the lag of every group; see :meth:`Monitoring.lag`."""
-    topics = {topic.id: topic for topic in topic_store.list_topics(session)}
-    groups = [group for group in topic_store.list_groups(session) if group.topic_id in topics]
+def read_sizes(session: Session, topics: Sequence[Topic], topic_ids: Collection[int] | None = None) -> list[TopicSize]:
+    """Read the sizes of topics.
+
+    Args:
+        topic_ids: of the topics, if they are not all; ``None`` reads every partition.
+    """
+    extents = store.list_extents(session, topic_ids)
+    counts = store.count_messages(session, extents)
+    sizes = store.mean_sizes(session, extents)
+    parts: dict[int, list[tuple[int, float]]] = {}
+    for extent, count, size in zip(extents, counts, sizes, strict=True):
+        parts.setdefault(extent.topic_id, []).append((count, size))
+    found = []
+    for topic in topics:
+        own = parts.get(topic.id, [])
+        total = round(sum(count * size for count, size in own))
+        found.append(TopicSize(topic, sum(count for count, _ in own), total))
+    return found
+
+
+def read_lags(session: Session, most: int | None = None, group_ids: Collection[int] | None = None) -> list[GroupLag]:
+    """Read the lag of groups; see :meth:`Monitoring.lag`.
+
+    Args:
+        group_ids: only of these groups; ``None`` for all.
+    """
+    every = topic_store.list_groups(session, ids=group_ids)
+    topic_ids = None if group_ids is None else {group.topic_id for group in every}
+    topics = {topic.id: topic for topic in topic_store.list_topics(session, topic_ids)}
+    groups = [group for group in every if group.topic_id in topics]
     topic_of = {group.id: group.topic_id for group in groups}
-    lags = [lag for lag in store.list_lags(session, most) if lag.group_id in topic_of]
+    lags = [lag for lag in store.list_lags(session, most, group_ids) if lag.group_id in topic_of]
     behind = [lag for lag in lags if lag.lowest is not None]
     places = [(topic_of[lag.group_id], lag.partition, lag.lowest or 0) for lag in behind]
     ages = zip(behind, store.ages_of(session, places), strict=True)
     age_of = {(lag.group_id, lag.partition): age for lag, age in ages if age is not None}
-    running = store.count_running(session)
+    running = store.count_running(session, group_ids)
     own: dict[int, list[PartitionLag]] = {}
     for lag in lags:
         own.setdefault(lag.group_id, []).append(lag)
@@ -379,6 +453,7 @@ def _sum(
         sum(lag.skipped for lag in own),
         own,
         running,
+        sum(lag.last_offset for lag in own),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.stream import Admin
@@ -22,9 +23,11 @@ from emsworker.store.cluster import schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
+from emsworker.store.stream import forwards
 from emsworker.store.topics import change_group, create_group, create_topic, get_topic, keep_at, list_groups
 
 _LOOK_S = 0.2
+_PAGE = 500
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,15 @@ class Moved:
     Attributes:
         sources: the servers that the topic was on.
         groups: the number of groups that run on the new server now.
+        unread: the servers on which messages of the topic stay that no group was there to run; groups that are created
+            on the new server begin after them.
     """
 
     topic: str
     sources: tuple[str, ...]
     target: str
     groups: int
+    unread: tuple[str, ...] = ()
 
 
 class TopicMove:
@@ -82,7 +88,12 @@ class TopicMove:
         done, until = 0, None if timeout_s is None else ticks() + timeout_s
         for name in sources:
             done = max(done, self._let_groups_over(name, until, report))
-        return Moved(self._topic, tuple(sources), self._target, done)
+        unread = tuple(name for name in sources if self._is_unread(self._databases[name]))
+        return Moved(self._topic, tuple(sources), self._target, done, unread)
+
+    def _is_unread(self, database: Database) -> bool:
+        admin = Admin(database)
+        return not admin.groups(self._topic) and admin.count_messages(admin.topic(self._topic)) > 0
 
     def _row(self, database: Database) -> Topic | None:
         return database.call(lambda session: get_topic(session, self._topic))
@@ -111,12 +122,25 @@ class TopicMove:
         for group in self._groups(origin, here):
             self._prepare(origin, there, group)
         origin.call(lambda session: keep_at(session, here, self._target))
-        settled = replace(there, **values)
+        former = tuple(name for name in dict.fromkeys([*here.former, source]) if name != self._target)
+        self._drop_forwarded(there, former)
+        settled = replace(there, **values, former=former)
         self._to.call(lambda session: keep_at(session, settled, None))
         times = origin.call(lambda session: schedules.list_of_topic(session, self._topic))
         self._to.call(lambda session: session.transaction(lambda s: schedules.take_over(s, times)))
         for row in times:
             origin.call(lambda session, name=row[0]: schedules.delete(session, name))  # type: ignore[misc]
+
+    def _drop_forwarded(self, there: Topic, former: Sequence[str]) -> None:
+        """Delete from the outbox of the new server what a server before it has accepted, and its relay would send."""
+        waiting = self._to.call(lambda session: forwards.list_waiting(session, there.id))
+        for name in former:
+            row = self._row(self._databases[name]) if name in self._databases else None
+            if row is None:
+                continue
+            for uids in (waiting[start : start + _PAGE] for start in range(0, len(waiting), _PAGE)):
+                accepted = self._databases[name].call(partial(forwards.find_accepted, topic_id=row.id, uids=uids))
+                self._to.call(partial(forwards.delete, topic_id=there.id, uids=sorted(accepted)))
 
     def _groups(self, database: Database, topic: Topic) -> list[Group]:
         return [group for group in database.call(list_groups) if group.topic_id == topic.id]

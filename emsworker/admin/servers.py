@@ -8,11 +8,11 @@ from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring
+from emsworker.admin.monitoring import ClientView, Monitoring
+from emsworker.admin.standing import GroupStanding, Standings
 from emsworker.core.errors import EmsError, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
-from emsworker.store import topics
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import topology
@@ -73,6 +73,7 @@ class ServerView:
         oldest_s: age of the oldest of them, in seconds.
         workers: the number of live clients.
         beat: true if a beat leads there.
+        age_s: the age of these numbers in seconds; ``None`` if they were read just now.
         error: why it cannot be used.
     """
 
@@ -86,6 +87,7 @@ class ServerView:
     oldest_s: float | None = None
     workers: int = 0
     beat: bool = False
+    age_s: float | None = None
     error: EmsError | None = None
 
     @property
@@ -116,34 +118,35 @@ def list_servers(servers: Servers, most: int | None = None, timeout_s: float = A
 def _look(name: str, database: Database, most: int | None) -> ServerView:
     monitoring = Monitoring(database)
     database.call(check_version)
-    return look(name, database, monitoring.lag(most), monitoring.clients(), monitoring.leaders())
+    standing = Standings(database).groups(0, most=most)
+    return look(name, database, standing, monitoring.clients(), monitoring.leaders())
 
 
 def look(
     name: str,
     database: Database,
-    lags: Sequence[GroupLag],
+    standing: GroupStanding,
     clients: Sequence[ClientView],
     leaders: Sequence[LeaderRow],
 ) -> ServerView:
     """Return a server with what is on it.
 
     Args:
-        lags, clients, leaders: what was read of it.
+        standing, clients, leaders: what was read of it.
     """
-    facts = database.call(server_facts)
-    kept = [topic for topic in database.call(topics.list_topics) if topic.server is None]
+    facts, total = database.call(server_facts), standing.total
     return ServerView(
         name,
         _address(database),
         facts.product,
         database.call(topology).name,
-        len(kept),
-        len(lags),
-        sum(lag.lag for lag in lags),
-        max((lag.oldest_age_s for lag in lags if lag.oldest_age_s is not None), default=None),
+        total.topics,
+        total.groups,
+        total.lag,
+        total.oldest_s,
         sum(view.row.alive for view in clients),
         any(row.alive for row in leaders),
+        standing.age_s,
     )
 
 

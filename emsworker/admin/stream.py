@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,9 +68,9 @@ class Admin:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    def topics(self) -> list[Topic]:
-        """Return all topics, sorted by name."""
-        return self._database.call(store.list_topics)
+    def topics(self, ids: Collection[int] | None = None) -> list[Topic]:
+        """Return all topics, or those of some ids, sorted by name."""
+        return self._database.call(lambda session: store.list_topics(session, ids))
 
     def topic(self, name: str) -> Topic:
         """Return the topic of that name.
@@ -175,15 +175,19 @@ class Admin:
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
-    def groups(self, topic: str | None = None) -> list[tuple[Topic, Group]]:
-        """Return all groups, or those of one topic, sorted by name.
+    def groups(self, topic: str | None = None, ids: Collection[int] | None = None) -> list[tuple[Topic, Group]]:
+        """Return all groups, those of one topic, or those of some ids, sorted by name.
 
         Raises:
             UnknownTopic: there is no topic of that name.
         """
-        topics = {one.id: one for one in ([self.topic(topic)] if topic is not None else self.topics())}
-        found = [(topics[g.topic_id], g) for g in self._database.call(store.list_groups) if g.topic_id in topics]
-        return sorted(found, key=lambda pair: (pair[0].name, pair[1].name))
+        where = None if topic is None else self.topic(topic)
+        topic_id = None if where is None else where.id
+        found = self._database.call(lambda session: store.list_groups(session, topic_id=topic_id, ids=ids))
+        topics = [where] if where is not None else self.topics(None if ids is None else {one.topic_id for one in found})
+        names = {one.id: one for one in topics}
+        pairs = [(names[group.topic_id], group) for group in found if group.topic_id in names]
+        return sorted(pairs, key=lambda pair: (pair[0].name, pair[1].name))
 
     def group(self, topic: str, name: str) -> Group:
         """Return the group of that name on a topic.

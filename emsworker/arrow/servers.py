@@ -28,18 +28,30 @@ def parts_of(options: ReadOptions) -> list[ReadOptions]:
         ConfigError: there is no such server.
         StoreUnavailable: a server is away that may keep one of the topics.
     """
-    names = server_names(options.profile)
-    if options.server is not None and options.server not in names:
-        fix = f"there is no such server; there are {', '.join(names)}"
-        raise ConfigError([Problem("option server", repr(options.server), fix)])
-    if options.server is not None or len(names) == 1:
-        return [replace(options, server=options.server or MAIN)]
+    names = servers_of(options)
+    if len(names) == 1:
+        return [replace(options, server=names[0])]
     places = _places(options, names)
     wanted = _wanted(options.subscription, places)
     by_server: dict[str, list[str]] = {}
     for topic in wanted:
         by_server.setdefault(places.get(topic, MAIN), []).append(topic)
     return [_part(options, server, topics, wanted) for server, topics in by_server.items()]
+
+
+def servers_of(options: ReadOptions) -> list[str]:
+    """Return the names of the servers that are read: the one of the option ``server``, or all.
+
+    Raises:
+        ConfigError: there is no such server.
+    """
+    names = server_names(options.profile)
+    if options.server is None:
+        return list(names)
+    if options.server not in names:
+        fix = f"there is no such server; there are {', '.join(names)}"
+        raise ConfigError([Problem("option server", repr(options.server), fix)])
+    return [options.server]
 
 
 def read_parts(options: ReadOptions, read: Callable[[ReadOptions, Session], list[T]]) -> list[T]:

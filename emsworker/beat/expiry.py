@@ -20,7 +20,7 @@ _CLIENT_BEATS = 5
 _CHUNK = 1000
 _KEYS = 200
 _LOST_HOLD_S = 90 * 86_400  # until then lists show it
-_PAUSE_BEATS = 10  # swept rows no longer have an effect; only their space is freed later
+_PAUSE_BEATS, _NONE_BEATS = 10, 30  # swept rows no longer have an effect; only their space is freed later
 
 
 def sweep_clients(session: Session, settings: Settings) -> float:
@@ -33,33 +33,32 @@ def sweep_clients(session: Session, settings: Settings) -> float:
 
 def sweep_keys(session: Session, settings: Settings) -> float:
     """Delete dedup keys that are no longer in force, a few hundred at a time; no pause while there are more."""
-    return 0.0 if dedup.sweep(session, _KEYS) == _KEYS else _PAUSE_BEATS * settings.beat_s
+    return _pause_s(dedup.sweep(session, _KEYS), _KEYS, settings)
 
 
 def sweep_results(session: Session, settings: Settings) -> float:
     """Delete expired results, one bounded chunk at a time; no pause while there are more."""
-    return 0.0 if results.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+    return _pause_s(results.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_once(session: Session, settings: Settings) -> float:
     """Delete expired keys of ``once``, one bounded chunk at a time; no pause while there are more."""
-    return 0.0 if once.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+    return _pause_s(once.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_reports(session: Session, settings: Settings) -> float:
     """Delete the progress of messages that were given up, in bounded chunks; no pause while there are more."""
-    return 0.0 if reports.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+    return _pause_s(reports.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_notices(session: Session, settings: Settings) -> float:
     """Delete notices of dead letters that no worker wants, in bounded chunks; no pause while there are more."""
-    return 0.0 if notices.sweep(session, _CHUNK) == _CHUNK else _PAUSE_BEATS * settings.beat_s
+    return _pause_s(notices.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:
     """Delete the slots of clients that are gone; they no longer count anyway."""
-    limits.sweep(session)
-    return _PAUSE_BEATS * settings.beat_s
+    return _pause_s(limits.sweep(session), _CHUNK, settings)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:
@@ -80,5 +79,9 @@ def sweep_holds(session: Session, settings: Settings) -> float:
 
 def sweep_celery(session: Session, settings: Settings) -> float:
     """Delete expired results and chords of Celery, in bounded chunks; no pause while there are more."""
-    swept = max(celery_results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK))
-    return 0.0 if swept == _CHUNK else _PAUSE_BEATS * settings.beat_s
+    return _pause_s(max(celery_results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK)), _CHUNK, settings)
+
+
+def _pause_s(swept: int, chunk: int, settings: Settings) -> float:
+    """Return the pause after rows were swept: none after a full chunk, and a long one if there were none."""
+    return 0.0 if swept == chunk else (_PAUSE_BEATS if swept else _NONE_BEATS) * settings.beat_s

@@ -87,17 +87,32 @@ class Forwarder(Runnable):
         database = self._source.database
         messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH))
         for part in in_batches(messages, row_bytes, _BYTES):
-            self._hand_over(one.topic, part)
-            database.call(lambda session, part=part: forwards.delete(session, one.topic_id, part))  # type: ignore[misc]
+            if not self._hand_over(one.topic, part):
+                return 0
+            uids = [message.uid for message in part]
+            database.call(lambda session, uids=uids: forwards.delete(session, one.topic_id, uids))  # type: ignore[misc]
         return len(messages)
 
-    def _hand_over(self, topic: str, messages: list[NewMessage]) -> None:
+    def _hand_over(self, topic: str, messages: list[NewMessage]) -> bool:
+        """Let the server that keeps a topic accept messages, except those that one before it has accepted.
+
+        Returns:
+            False if the topic has come to the server of the outbox, whose relay sends them.
+        """
         name = self._target
         for _ in self._servers.servers:  # the topic may have moved on, and not further than over all servers
+            *former, name = self._servers.locate(topic)
+            if self._servers.server(name) is self._source:
+                return False
+            for one in former:
+                uids = [message.uid for message in messages]
+                accepted = self._servers.server(one).find_accepted(topic, uids)
+                messages = [message for message in messages if message.uid not in accepted]
             try:
-                return self._servers.server(name).accept(topic, messages)
-            except TopicMoved as error:
-                name = error.server
+                self._servers.server(name).accept(topic, messages)
+                return True
+            except TopicMoved:
+                self._servers.forget(topic)
         raise TopicMoved(topic, name)
 
     def shut_down(self) -> None:

@@ -37,6 +37,8 @@ from emsworker.tasks.handlers import options_of
 
 log = logging.getLogger(__name__)
 
+_COME_BACK = 1 / 3  # of a lease, from the server's start on: by default the time between two renewals
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -62,13 +64,25 @@ def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
     """
     outcome = Outcome.ORPHANED if lost.orphaned else Outcome.TIMEOUT
     named = lost.running is not None and lost.running > lost.claim.acked_to
-    server_was_away = lost.over_s is not None and lost.over_s + lease_s > up_s
-    charges = not lost.orphaned or (named and not server_was_away)
+    charges = not lost.orphaned or (named and not _server_was_away(lost, up_s, lease_s))
     if lost.claim.source is ClaimSource.RETRY:
         return Verdict(outcome, charges, Isolation.ALONE)
     return Verdict(
         outcome, charges, lost.claim.isolation if charges else Isolation(min(lost.claim.isolation + 1, Isolation.ALONE))
     )
+
+
+def may_come_back(lost: Lost, up_s: float, lease_s: float) -> bool:
+    """Return whether the owner may still be there: it could not renew its lease, and has had no time for it since.
+
+    Args:
+        up_s, lease_s: see :func:`judge`.
+    """
+    return lost.orphaned and up_s < lease_s * _COME_BACK and _server_was_away(lost, up_s, lease_s)
+
+
+def _server_was_away(lost: Lost, up_s: float, lease_s: float) -> bool:
+    return lost.over_s is not None and lost.over_s + lease_s > up_s
 
 
 def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapping[str, HandlerRow]) -> Failure:
@@ -155,7 +169,7 @@ def recover(session: Session, jitter: float, lease_s: float) -> list[Recovered]:
 
     Args:
         jitter: the largest share by which the delay of a charged message is lengthened.
-        lease_s: see :func:`judge`.
+        lease_s: see :func:`judge`; what its owner may come back for is left to a later call.
     """
     places = store.find_lost(session)
     up_s = server_run(session).up_s if places else 0.0
@@ -178,6 +192,8 @@ def _recover(session: Session, place: Place, up_s: float, lease_s: float, jitter
         return None
     if lost.ladder is None or lost.max_attempts is None:  # the group has been deleted
         store.forget(session, lost)
+        return None
+    if may_come_back(lost, up_s, lease_s):
         return None
     verdict = judge(lost, up_s, lease_s)
     recovered = Recovered(lost.claim, verdict.outcome, over_s=lost.over_s)

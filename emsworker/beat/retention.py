@@ -24,7 +24,7 @@ def trim(session: Session, settings: Settings) -> float:
     for kept in due:
         log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, session, kept))
         trimmed = store.delete_below(session, kept, log_start, _ROWS)
-        more |= trimmed != kept.trimmed
+        more |= trimmed - kept.trimmed >= _ROWS
     for topic_id in store.list_topics_with_restored(session):
         store.delete_restored(session, topic_id, store.list_restored(session, topic_id))
     return 0.0 if more else _LOOK_BEATS * settings.beat_s

@@ -1,22 +1,26 @@
 """Beat services that take samples of every group, for charts, and delete old ones.
 
 A round costs what the lag of all groups costs: index dives for each cursor, and bounded counts. Its rows are written in
-one statement: one for each group that has changed. 72 hours of a group that is always busy take 25,920 rows, of an idle
-one 432.
+one statement: one for each group that has changed, to the series and over the group's latest one. 72 hours of a group
+that is always busy take 25,920 rows, of an idle one 432.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from emsworker.admin.monitoring import GroupLag, read_lags
 from emsworker.core.config import Settings
 from emsworker.core.process.clock import ticks
+from emsworker.store import topics
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
-from emsworker.store.inspect import monitoring
+from emsworker.store.inspect import latest, monitoring
 from emsworker.store.inspect import samples as store
+from emsworker.store.inspect.monitoring import Extent
 from emsworker.store.inspect.samples import Sample
 
 _MOST_COUNTED = 10_000  # retries, and dead letters, of each group
@@ -24,7 +28,7 @@ _SHARE = 10  # sampling takes at most a tenth of the time
 _CHUNK = 2000
 _OFF_S = 60.0
 _REPEAT_S = 600.0  # a sample that says nothing new
-_PRUNE_BEATS = 10
+_PRUNE_BEATS = 30
 
 
 class TakeSamples:
@@ -44,15 +48,17 @@ class TakeSamples:
             return _OFF_S
         began, now = ticks(), server_now(session)
         lags = read_lags(session, _MOST_COUNTED)
-        written: dict[int, int] = {}
-        for extent in monitoring.list_extents(session):
-            written[extent.topic_id] = written.get(extent.topic_id, 0) + extent.end - 1
-        samples = list(samples_of(lags, written))
+        extents = monitoring.list_extents(session)
+        kept_here = {topic.id for topic in topics.list_topics(session) if topic.server is None}
+        samples = list(samples_of(lags, extents, kept_here))
+        places = set(self._written)
         if store.find_round(session) != self._round_at:
-            self._written = {}
+            self._written, places = {}, latest.list_places(session)
         oldest = now - timedelta(seconds=min(_REPEAT_S, settings.sample_keep_s / 2))
         news = [sample for sample in samples if self._is_news(sample, oldest)]
         store.add_samples(session, news, now)
+        latest.replace_rows(session, news, now)
+        latest.delete_rows(session, places - {sample.place for sample in samples})
         self._round_at = now
         kept = {sample.place: self._written[sample.place] for sample in samples if sample.place in self._written}
         self._written = kept | {sample.place: (sample, now) for sample in news}
@@ -64,20 +70,32 @@ class TakeSamples:
         return not sample.topic_id or sample != last or at <= oldest
 
 
-def samples_of(lags: Iterable[GroupLag], written: dict[int, int]) -> Iterable[Sample]:
+def samples_of(lags: Iterable[GroupLag], extents: Iterable[Extent], kept_here: Collection[int]) -> Iterator[Sample]:
     """Yield the samples of groups, of topics, and of the stream.
 
     Args:
-        written: the last offsets of each topic's partitions, summed up.
+        extents: of all partitions.
+        kept_here: the ids of the topics that this server keeps.
     """
-    groups = [_sample(lag, written.get(lag.topic.id, 0)) for lag in lags]
+    written, kept, places = Counter[int](), Counter[int](), 0
+    for extent in extents:
+        places += 1
+        written[extent.topic_id] += extent.end - 1
+        kept[extent.topic_id] += extent.end - extent.log_start
+    groups = list[Sample]()
+    for lag in lags:
+        groups.append(_sample(lag, written[lag.topic.id]))
+        places += len(lag.partitions)
     by_topic: dict[int, list[Sample]] = {topic_id: [] for topic_id in written}
     for sample in groups:
         by_topic.setdefault(sample.topic_id, []).append(sample)
+    totals = [
+        replace(_total(topic_id, own, written[topic_id]), kept=kept[topic_id], topics=int(topic_id in kept_here))
+        for topic_id, own in by_topic.items()
+    ]
     yield from groups
-    for topic_id, own in by_topic.items():
-        yield _total(topic_id, own, written.get(topic_id, 0))
-    yield _total(0, groups, sum(written.values()))
+    yield from totals
+    yield replace(_total(0, groups, written.total()), topics=sum(one.topics for one in totals), places=places)
 
 
 def _sample(lag: GroupLag, written: int) -> Sample:
@@ -95,6 +113,7 @@ def _sample(lag: GroupLag, written: int) -> Sample:
         oldest_ms=None if lag.oldest_age_s is None else max(0, round(lag.oldest_age_s * 1000)),
         written=written,
         finished=max(0, passed - unfinished),
+        skipped=lag.skipped,
     )
 
 
@@ -115,6 +134,8 @@ def _total(topic_id: int, parts: list[Sample], written: int) -> Sample:
         oldest_ms=max(ages, default=None),
         written=written,
         finished=total("finished"),
+        skipped=total("skipped"),
+        groups=len(parts),
     )
 
 

@@ -30,6 +30,7 @@ from emsworker.publish.producer import Producer
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
+from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
 
@@ -197,9 +198,20 @@ class MysqlBroker:
             TopicDeleted: it was deleted meanwhile.
         """
         found = self.catalog.topic(topic)
-        if found.server is not None:
-            raise TopicMoved(topic, found.server)
-        self.outbox.accept(found, messages)
+        if found.server is None:
+            try:
+                return self.outbox.accept(found, messages)
+            except TopicDeleted:
+                self.catalog.forget(topic)
+                found = self.catalog.topic(topic)
+                if found.server is None:
+                    raise
+        raise TopicMoved(topic, found.server)
+
+    def find_accepted(self, topic: str, uids: Sequence[bytes]) -> set[bytes]:
+        """Return those messages that :meth:`accept` has stored in the last week, also if the topic has moved since."""
+        topic_id = self.catalog.topic(topic).id
+        return self.database.call(lambda session: forwards.find_accepted(session, topic_id, uids))
 
     def transaction(self, sender: Sender) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction that commits SQL and messages together."""

@@ -113,6 +113,10 @@ class PlacedBroker:
         self._known[topic] = chain, ticks() + _FRESH_S
         return chain
 
+    def forget(self, topic: str) -> None:
+        """Look up where a topic is at its next use."""
+        self._known.pop(topic, None)
+
     def kept_by(self, topic: str) -> MysqlBroker:
         """Return the broker of the server that keeps a topic; see :meth:`locate`."""
         return self.server(self.locate(topic)[-1])
@@ -122,7 +126,7 @@ class PlacedBroker:
         if known:
             found = self._row(known[-1], topic)
             if found is not None and found.server is None:
-                return known
+                return self._with_former(found, known)
         first = place(topic, self._placement)
         try:
             return self._follow(topic, first)
@@ -137,12 +141,17 @@ class PlacedBroker:
         chain: tuple[str, ...] = (first,)
         while (found := self._row(chain[-1], topic)) is not None:
             if found.server is None:
-                return chain
+                return self._with_former(found, chain)
             if found.server in chain:
                 return None
             self.server(found.server)
             chain += (found.server,)
         return self._begin(topic, chain)
+
+    def _with_former(self, found: Topic, chain: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the chain with those servers before it to which its rows do not lead: the topic has come back."""
+        before = (name for name in (*found.former, *chain[:-1]) if name in self.servers and name != chain[-1])
+        return (*dict.fromkeys(before), chain[-1])
 
     def _begin(self, topic: str, chain: tuple[str, ...]) -> tuple[str, ...]:
         """Find a topic that is on another server, because it is older than the setting, or create it."""
@@ -211,7 +220,7 @@ class PlacedBroker:
             except (TopicMoved, TopicDeleted):
                 if ticks() > until:
                     raise
-                self._known.pop(topic, None)
+                self.forget(topic)
                 moved = True
                 time.sleep(_TURN_S)
 
@@ -265,8 +274,9 @@ class PlacedBroker:
                 "dedup_key counts on one server only; nothing was sent (send it after the commit, or use a uid)"
             )
         held: dict[bytes, Receipt] = {}
-        if any(message.dedup_key is not None for message in messages):
+        if any(one.dedup_key is not None or one.uid is not None for one in outgoing):
             for former in self.locate(topic)[:-1]:
+                held |= self._sent_to(former, topic, outgoing, messages, False)
                 held |= self._held_on(former, topic, messages)
         todo = [pair for pair in zip(outgoing, messages, strict=True) if pair[1].uid not in held]
         if todo:

@@ -64,8 +64,17 @@ def _ended_at(facts: Facts, lane: Lane, offset: int, runs: list[HandlerRun]) -> 
     again = facts.operations.again(lane[0], lane[1], lane[2], offset)
     revived = again or facts.operations.is_requeued(runs[0].uid, lane[0], lane[1])
     if revived or (group_id, lane[2], offset) in facts.snapshot.dead | facts.snapshot.given_up:
-        return max(run.began if run.ended is None else run.ended for run in runs)
+        return _last_end(runs)
+    sent = facts.history.sent.get((lane[0], runs[0].uid))
+    if sent is not None and facts.is_cancelled(sent) and (cancelled := facts.operations.cancelled_at(sent)):
+        return max(_last_end(runs), cancelled.at)  # it does not become a dead letter, and is not run again
+    if facts.is_skipped(group_id, lane[2], offset):
+        return _last_end(runs)
     return math.inf
+
+
+def _last_end(runs: list[HandlerRun]) -> float:
+    return max(run.began if run.ended is None else run.ended for run in runs)
 
 
 def _at_once(facts: Facts, runs: list[HandlerRun]) -> Iterator[Violation]:

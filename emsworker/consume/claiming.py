@@ -35,6 +35,7 @@ _MOST_ENDS = 32  # of claims, in one packet
 # While more than half of what is wanted is in hand, pauses between claims last this many times as long as a claim: each
 # takes several messages, and carries the ends of several claims.
 _REST = 3
+_MOST_AHEAD = 4  # times the prefetch: a worker whose tasks slow down has taken no more than that from others
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,25 @@ class ReadGroup:
     hold_s: float
 
 
+class SettlingRate:
+    """The rate at which messages are settled, by the last span of time.
+
+    Attributes:
+        rate: messages a second.
+    """
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self._since, self._settled = ticks(), 0
+
+    def note(self, settled: int, span_s: float) -> None:
+        """Note how many were settled so far; the rate changes if ``span_s`` seconds have passed since it did."""
+        passed_s = (now := ticks()) - self._since
+        if passed_s >= span_s:
+            self.rate = (settled - self._settled) / passed_s
+            self._since, self._settled = now, settled
+
+
 class Claiming:
     """Takes claims in the threads that fetch, one thread at a time.
 
@@ -53,7 +73,8 @@ class Claiming:
         session, channel: one connection.
         source: the stream.
         lease: of the consumer; poller: finds its work.
-        prefetch: the most messages in hand.
+        prefetch: the most messages that are delivered and not settled.
+        ahead_s: seconds of work that is claimed beyond that, by the rate at which messages are settled.
     """
 
     def __init__(
@@ -64,12 +85,14 @@ class Claiming:
         lease: LeaseRenewer,
         poller: Poller,
         prefetch: int,
+        ahead_s: float = 0.0,
     ) -> None:
         self.mutex = forks.Lock()  # around every use of the connection
         self._session, self._channel = session, channel
         self._batch_bytes, self._decoder = source.settings.batch_bytes, source.decoder
         self.places: dict[int, ReadGroup] = {}  # by group id
-        self.prefetch = prefetch
+        self.prefetch, self.ahead_s = prefetch, ahead_s
+        self._settling = SettlingRate()
         self._lease, self._poller = lease, poller
         self._limiter = Limiter(session, Refunds())
         self._client_id, self._term = "", (-1, 0)
@@ -111,11 +134,12 @@ class Claiming:
         """
         with self.mutex:
             self._begin(in_hand)
-            room = self.prefetch - len(in_hand)
-            rest_s = self._rest_s(room, wait_s)
+            most = self.prefetch + self._ahead(in_hand)
+            room = most - len(in_hand)
+            rest_s = self._rest_s(room, most, wait_s)
             if room > 0 and rest_s <= 0 and self._lease.good:
                 while (hint := self._poller.next_hint()) is not None:  # one that leads nowhere is forgotten
-                    pulled = self._take(hint, min(size, room), min(n, room), in_hand)
+                    pulled = self._take(hint, min(size, room), min(n, room, self.prefetch), in_hand)
                     if pulled is not None:
                         in_hand.add(pulled)
                         return True
@@ -124,16 +148,33 @@ class Claiming:
         if not self._lease.good:
             in_hand.wait(min(wait_s, _LEASE_WAIT_S))
         elif room < 1 or rest_s > 0:
-            most = self.prefetch // 2 if rest_s > 0 else self.prefetch - 1
-            in_hand.wait_for_room(most, rest_s if rest_s > 0 else min(wait_s, _LEASE_WAIT_S))
+            seconds = rest_s if rest_s > 0 else min(wait_s, _LEASE_WAIT_S)
+            in_hand.wait_for_room(most // 2 if rest_s > 0 else most - 1, self.prefetch - 1, seconds)
         elif wait_s > 0:
             self._poller.wait_for_hint(min(wait_s, _SLICE_S))
         return False
 
-    def _rest_s(self, room: int, wait_s: float) -> float:
+    def _ahead(self, in_hand: InHand) -> int:
+        """Return how many messages may be claimed beyond the prefetch."""
+        if not self.ahead_s:
+            return 0
+        self._settling.note(in_hand.settled, self.ahead_s)
+        return min(int(self._settling.rate * self.ahead_s), _MOST_AHEAD * self.prefetch)
+
+    def _rest_s(self, room: int, most: int, wait_s: float) -> float:
         """Return the seconds until the next claim: none if half is missing, or the caller waits less."""
-        rest_s = self._rests_until - ticks() if 2 * room < self.prefetch else 0.0
+        rest_s = self._rests_until - ticks() if 2 * room < most else 0.0
         return rest_s if rest_s < wait_s else 0.0
+
+    def catch_up(self, in_hand: InHand) -> None:
+        """After a gap of the lease, learn which claims are left before more of them is delivered.
+
+        Raises:
+            ConnectionLost, Conflict: the server could not be asked.
+        """
+        if self._lease.good and self._lease.term != self._term:
+            with self.mutex:
+                self._begin(in_hand)
 
     def take_now(self, place: ReadGroup, in_hand: InHand) -> Message | None:
         """Take one message of a group, also of one that the poller does not watch; ``None`` if there is none.
@@ -212,6 +253,8 @@ class Claiming:
             return None
         if claim.hi - claim.lo + 1 >= size:
             self._poller.more()
+        elif hint.kind == "stream":
+            self._poller.forget(hint)  # it took all that was there
         self._poller.note_work()
         topic_id, timeout_s = place.topic.id, place.group.timeout_s
         return PulledClaim(claim, topic_id, timeout_s, self._term, in_hand.lock, place.hold_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
 from emsworker.core.errors import FenceLost, NotInHand, RunEnded, TimeLimitExceeded
@@ -17,22 +18,31 @@ log = logging.getLogger(__name__)
 _ALONE_S = 1.0
 
 
+class _Room(NamedTuple):
+    """The most messages in hand, and the most delivered, for which a thread waits."""
+
+    most: int
+    delivered: int
+
+
 class InHand:
     """The claims of a consumer and their messages; thread-safe.
 
     Attributes:
         lock: held around every access to a claim.
         losses: the number of claims that another owner has taken.
+        settled: the number of messages that the program has settled.
     """
 
     def __init__(self) -> None:
         self.lock = forks.Lock()
         self._changed = forks.Condition(self.lock)
         self._room = forks.Condition(self.lock)
-        self._limits: list[int] = []  # of those who wait for room
+        self._all_settled = forks.Condition(self.lock)
+        self._waiting: list[_Room] = []
         self._claims: list[PulledClaim] = []
         self._lost: list[tuple[PulledClaim, FenceLost]] = []
-        self.losses = 0
+        self.losses = self.settled = 0
 
     def __len__(self) -> int:
         """The number of messages that were claimed and not settled."""
@@ -58,19 +68,65 @@ class InHand:
         with self._changed:
             self._changed.wait(max(0.0, seconds))
 
-    def wait_for_room(self, most: int, seconds: float) -> None:
-        """Wait until at most ``most`` messages are in hand, for at most this many seconds."""
+    def wait_until_settled(self, seconds: float, quiet_s: float) -> bool:
+        """Wait until all that was claimed is settled, and nothing more was claimed for ``quiet_s`` seconds.
+
+        Args:
+            seconds: the most to wait for the former.
+
+        Returns:
+            False if something is not settled, or nothing was claimed.
+        """
+        with self.lock:
+            if not self._is_settled():
+                self._all_settled.wait(seconds)
+            claims = list(self._claims)
+            if not self._is_settled():
+                return False
+            self._all_settled.wait(quiet_s)
+            return self._is_settled() and claims == self._claims
+
+    def _is_settled(self) -> bool:
+        return bool(self._claims) and all(pulled.all_settled for pulled in self._claims)
+
+    def end_wait(self) -> None:
+        """End the wait of :meth:`wait_until_settled`."""
+        with self.lock:
+            self._all_settled.notify_all()
+
+    def wait_for_room(self, most: int, delivered: int, seconds: float) -> None:
+        """Wait until at most ``most`` messages are in hand, for at most this many seconds.
+
+        Args:
+            delivered: it ends, too, if at most that many are delivered while others could be.
+        """
+        room = _Room(most, delivered)
         until = ticks() + seconds
         with self._room:
-            self._limits.append(most)
+            self._waiting.append(room)
             try:
-                while self._count() > most and (left_s := until - ticks()) > 0:
+                while not self._is_there(room) and (left_s := until - ticks()) > 0:
                     self._room.wait(left_s)
             finally:
-                self._limits.remove(most)
+                self._waiting.remove(room)
 
-    def deliver(self, n: int) -> tuple[list[Message], PulledClaim | None]:
-        """Take at most ``n`` messages that may be delivered now.
+    def _is_there(self, room: _Room) -> bool:
+        if self._count() <= room.most:
+            return True
+        return self._delivered() <= room.delivered and any(pulled.has_ready for pulled in self._claims)
+
+    def _delivered(self) -> int:
+        return sum(len(pulled.held) for pulled in self._claims)
+
+    def gather(self, delivered: int, seconds: float) -> None:
+        """Wait until at most that many messages are delivered, for at most this many seconds, if others could be."""
+        with self.lock:
+            has_ready = any(pulled.has_ready for pulled in self._claims)
+        if has_ready:
+            self.wait_for_room(0, delivered, seconds)
+
+    def deliver(self, n: int, most: int) -> tuple[list[Message], PulledClaim | None]:
+        """Take at most ``n`` messages that may be delivered now, if fewer than ``most`` have been.
 
         A suspect message has a second for itself, unless it is settled sooner: a crash should name only one of them.
 
@@ -82,6 +138,9 @@ class InHand:
             alone = [pulled for pulled in self._claims if pulled.claim.isolation is Isolation.ALONE]
             since = max((run.began for pulled in alone for run in pulled.held.values()), default=-math.inf)
             is_closed = ticks() < since + _ALONE_S
+            n = min(n, most - self._delivered())
+            if n < 1:
+                return [], None
             for pulled in self._claims:
                 if pulled.claim.isolation is Isolation.ALONE:
                     if not messages and not is_closed and (suspect := pulled.take()) is not None:
@@ -111,7 +170,10 @@ class InHand:
                     raise run.ended
             for run, settlement in ends:
                 run.pulled.settle(settlement, NotInHand(f"{run.message!r} was settled already"))
+            self.settled += len(ends)
             self._note_change()
+            if self._is_settled():
+                self._all_settled.notify_all()
 
     def time_out(self, end: Callable[[PulledRun, TimeLimitExceeded], Settlement]) -> None:
         """End messages whose time is over."""
@@ -173,7 +235,7 @@ class InHand:
 
     def _note_change(self) -> None:
         self._changed.notify_all()
-        if self._limits and self._count() <= max(self._limits):
+        if any(self._is_there(room) for room in self._waiting):
             self._room.notify_all()
 
     def raise_lost(self, among: Sequence[PulledClaim] | None = None) -> None:

@@ -36,7 +36,7 @@ class LeaseRenewer(Runnable):
         ip: the first part of the client ids.
         on_death: see :class:`Runnable`.
         revives: clients whose leases ran out go on while their rows are there; the owner of their claims looks then
-            which of them are left (``gaps``).
+            which of them are left (``gaps``). Without that look an order could be broken.
 
     Attributes:
         generation: counts the times that all clients were lost, and register again.
@@ -68,6 +68,7 @@ class LeaseRenewer(Runnable):
         self._valid_until = 0.0
         self.generation = 0
         self.gaps = 0
+        self._in_gap = False  # they ran out, and it is not known that they were taken up again
         self._trouble = Trouble(log)
 
     @property
@@ -137,7 +138,8 @@ class LeaseRenewer(Runnable):
                 return
             began = ticks()
             try:
-                renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s) or self._revive()
+                renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
+                renewed = self._end_gap() if renewed else self._revive()
             except TROUBLES as error:
                 self._trouble.note("cannot renew the leases", error)
                 return
@@ -147,15 +149,25 @@ class LeaseRenewer(Runnable):
                 return
             log.error("the leases of this process ran out; its work is run elsewhere, its threads register anew")
             self._clients.clear()
+            self._in_gap = False
             self._valid_until = 0.0
             self.generation += 1
 
     def _revive(self) -> bool:
         """Go on after an outage that was longer than the lease, if recovery has not ended these clients."""
-        if not self._revives or not clients.revive(self._session, sorted(self._clients), self._settings.lease_s):
+        if not self._revives:
             return False
-        log.warning("the leases of this process ran out, and were taken up again; it keeps what nobody else has taken")
-        self.gaps += 1
+        self._in_gap = True
+        return clients.revive(self._session, sorted(self._clients), self._settings.lease_s) and self._end_gap()
+
+    def _end_gap(self) -> bool:
+        """Count a gap that is over; its end may have been committed by an earlier call whose answer was lost."""
+        if self._in_gap:
+            log.warning(
+                "the leases of this process ran out, and were taken up again; it keeps what nobody else has taken"
+            )
+            self.gaps += 1
+            self._in_gap = False
         return True
 
     def _trust_from(self, began: float) -> None:

@@ -3,7 +3,8 @@
 While idle it pauses for a tenth of the time for which there has been nothing to do, from ``poll_min_s`` to
 ``poll_max_s``. A notification over Redis, or a publish in this process, makes it poll at once. If the notification
 names the partition, and the last poll found that any client may claim new messages there, an idle thread goes there
-without a poll. The poller also closes holes that are old enough.
+without a poll. While notifications over Redis tell of all that is found, polls are rare, because a poll takes time from
+whoever has just been told. The poller also closes holes that are old enough.
 """
 
 from __future__ import annotations
@@ -30,9 +31,14 @@ from emsworker.store.stream.messages import close_hole
 log = logging.getLogger(__name__)
 
 _AWAY_S = 0.5
-_RELIEVED_S = 0.1  # between polls, while another thread looks for new messages
-_RELIEVED_SHARE = 0.4  # of the shortest pause: that look costs less than a poll
+# While another thread looks for new messages: between polls, and, as that look costs less than a poll, its share of the
+# shortest pause and of the idle time.
+_RELIEVED_S, _NEWS_SHARE, _NEWS_IDLE_SHARE = 5.0, 0.2, 1 / 30
 _SOON_S = 1.0
+# Between polls while notifications tell of everything, and how much later than a poll a notification may come.
+_TOLD_S, _LATE_S = 0.05, 0.1
+# The least ratio of a pause to the time that a poll takes, for 0.1 s at most: many processes leave a busy server alone.
+_REST, _MOST_REST_S = 4, 0.1
 _LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
 
 
@@ -71,17 +77,20 @@ class Poller(Runnable):
         self._wake = forks.Condition(self._lock)  # the poller waits on it
         self._notified = False
         self._idle = 0
-        self._on_idle: Callable[[], object] | None = None  # of the thread that looks for new messages instead
+        self._on_idle: Callable[[], object] | None = None  # of the thread that looks instead
+        self._asked_at = -math.inf  # by that thread
         self._worked_at = -math.inf
+        self._told = False  # Redis has sent a notification
+        self._untold_since = math.inf  # the first time since then that a poll has found what nobody had told
         self._hints: list[Hint] = []
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
         self._fresh: set[Hint] = set()  # from notifications, and not tried since
         self._held: dict[int, float] = {}  # group id -> until when its limits allow no start
         self._chooser = Chooser()
-        self._interval = PollInterval(settings.poll_min_s, settings.poll_max_s)
+        self._interval = self._news_interval = PollInterval(settings.poll_min_s, settings.poll_max_s)
         self._due_at = math.inf  # when the next known retry, delayed message or schedule is due
         self._blocked = False  # a hole was seen that is not old enough to be closed
-        self.looked_at = ticks()
+        self.looked_at, self._cost_s = ticks(), 0.0
         self._trouble = Trouble(log)
 
     # -- the groups ----------------------------------------------------------------------------------------------------
@@ -110,21 +119,22 @@ class Poller(Runnable):
             self._open = {to: [one for one in groups if one != group_id] for to, groups in self._open.items()}
 
     def relieve(self, on_idle: Callable[[], object]) -> None:
-        """Poll less often from now on: another thread looks for the new messages of :meth:`wanted`, and notifies.
+        """Poll seldom from now on: another thread looks for the work of :meth:`wanted`, and notifies.
 
         Args:
             on_idle: called when a thread becomes idle soon after work.
         """
         with self._lock:
             self._on_idle = on_idle
-            shortest_s = _RELIEVED_SHARE * self._settings.poll_min_s
-            self._interval = PollInterval(shortest_s, self._settings.poll_max_s)
+            shortest_s = _NEWS_SHARE * self._settings.poll_min_s
+            self._news_interval = PollInterval(shortest_s, self._settings.poll_max_s, _NEWS_IDLE_SHARE)
 
     def wanted(self) -> tuple[Collection[int], float]:
-        """Return the groups whose new messages an idle thread may claim, and the seconds within which to look."""
+        """Return the groups whose work an idle thread may claim, and the seconds within which to look for messages."""
         with self._lock:
+            self._asked_at = ticks()
             groups = [group_id for open_groups in self._open.values() for group_id in open_groups] if self._idle else []
-        return groups, self._interval.pause_s(ticks()) if groups else math.inf
+        return groups, self._pause_s(self._news_interval, ticks()) if groups else math.inf
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
@@ -173,7 +183,7 @@ class Poller(Runnable):
         with self._lock:
             self._idle += 1
             self._wake.notify()  # its pause is shorter while a thread is idle
-            if self._on_idle is not None and ticks() < self._worked_at + _SOON_S:
+            if self._on_idle is not None and ticks() < self._worked_at + _SOON_S and not self._is_told:
                 self._on_idle()
             try:
                 if not self._hints and not self.stopping.is_set():
@@ -184,7 +194,20 @@ class Poller(Runnable):
     def note_work(self) -> None:
         """Note that a claim has been finished; more work may follow soon."""
         self._worked_at = ticks()
-        self._interval.note()
+        self._note()
+
+    def tell(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Take a notification over Redis; see :meth:`notify`."""
+        with self._lock:
+            self._told, self._untold_since = True, math.inf
+        self.notify(topic_id, partitions)
+
+    def note_found(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Take what another thread has found; see :meth:`notify`."""
+        with self._lock:
+            groups = self._open.get(topic_id, ())
+            self._note_untold([Hint(group_id, "stream", number) for group_id in groups for number in partitions])
+        self.notify(topic_id, partitions)
 
     def notify(self, topic_id: int, partitions: Collection[int]) -> None:
         """Send idle threads to new messages; poll at once for groups that the last poll did not find open.
@@ -203,6 +226,23 @@ class Poller(Runnable):
             self._fresh.update(hints)
             self._found.notify(len(hints))
 
+    def _note_untold(self, found: Collection[Hint]) -> None:
+        if any(hint.kind == "stream" and hint not in self._hints for hint in found):
+            self._untold_since = min(self._untold_since, ticks())
+
+    @property
+    def _is_told(self) -> bool:
+        return self._told and ticks() < self._untold_since + _LATE_S
+
+    def _pause_s(self, interval: PollInterval, since: float) -> float:
+        pause_s = interval.pause_s(since)
+        return max(pause_s, min(_TOLD_S, self._settings.poll_max_s)) if self._is_told else pause_s
+
+    def _note(self) -> None:
+        """Record that there was work; more may follow soon."""
+        self._interval.note()
+        self._news_interval.note()
+
     # -- the poller's own side -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
@@ -211,9 +251,9 @@ class Poller(Runnable):
         if self.stopping.is_set():
             return
         try:
-            self._look()
+            self._look(notified)
             if self._also is not None and self._also(self._session, notified):
-                self._interval.note()
+                self._note()
         except TROUBLES as error:
             self._trouble.note("cannot look for work", error)
             with self._lock:
@@ -229,22 +269,25 @@ class Poller(Runnable):
             while not self._notified and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
                 self._wake.wait(end - ticks())
             if ticks() >= self._due_at:  # it is about to be sent
-                self._interval.note()
+                self._note()
             notified, self._notified = self._notified, False
             return notified
 
     def _next_look(self, began: float) -> float:
-        pause_s = self._interval.pause_s(began)
+        rest_s = min(_REST * self._cost_s, _MOST_REST_S, self._settings.poll_max_s)
+        pause_s = max(self._pause_s(self._interval, began), rest_s)
         if not self._idle:
             pause_s = min(_LOOK_S, self._settings.poll_max_s)
-        elif self._on_idle is not None and self._open:
-            pause_s = max(pause_s, min(_RELIEVED_S, self._settings.poll_max_s))
+        elif ticks() < self._asked_at + _SOON_S and sum(map(len, self._open.values())) == len(self._topic_of):
+            pause_s = _RELIEVED_S
         if self._blocked and self._idle:
             pause_s = min(pause_s, _LOOK_S)
         return min(began + pause_s, self._due_at, *self._held.values())
 
-    def _look(self) -> None:
+    def _look(self, notified: bool) -> None:
+        began = ticks()
         look = find_work(self._session, list(self._topic_of))
+        self._cost_s = ticks() - began
         found = look.work
         hints = [hint for group_id, work in found.items() for hint in self._hints_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
@@ -253,11 +296,13 @@ class Poller(Runnable):
             self._due_at = math.inf if look.due_s is None else now + look.due_s
             self._held = {group_id: until for group_id, until in self._held.items() if until > now}
             self._note_open(look.open)
+            if not notified:
+                self._note_untold(hints)
             hints += [hint for hint in self._fresh if hint not in hints]  # notified during the poll
             watched = self._topic_of.keys() - self._held.keys()
             self._hints = hints = [hint for hint in hints if hint.group_id in watched]
             if hints:
-                self._interval.note()
+                self._note()
                 self._found.notify(len(hints))
             self._blocked = bool(closed)
             self._notified |= any(closed)

@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MOST, _SIDE_S, _LAST_WORDS_S, _PAUSE_S, _FETCHERS = 100_000, 5.0, 5.0, 0.1, 4
+_GATHER_S = 0.002  # between deliveries of what was claimed ahead, while more than half of the prefetch is in hand
 
 
 class PullConsumer:
@@ -67,7 +68,7 @@ class PullConsumer:
         source: the stream.
         name: of the app, shown in `ems clients`.
         topic, group: the group of messages, if it begins with one; :meth:`add` adds more.
-        prefetch: the most messages in hand, and so the most in one claim.
+        prefetch: the most messages in hand, and so, but for :meth:`claim_ahead`, the most in one claim.
         timeout: seconds that a message may be in hand, or text like ``"5m"``; by default the group's timeout. After
             that it counts as failed, and is retried as the group's ladder says.
         idle_timeout: iteration ends if no message has come for that long; by default only :meth:`stop` ends it.
@@ -99,7 +100,8 @@ class PullConsumer:
         self._source, self._name, self._asks = source, name, asks
         self._names = (topic or "", group or "")
         self._filter, self._order = filter, Order(order or Order.NONE)
-        self._prefetch = prefetch
+        self._prefetch, self._ahead_s = prefetch, 0.0
+        self._gathers_until = 0.0
         self._ladders: dict[int, Ladder] = {}  # by group id
         self._timeout_s = None if timeout is None else _seconds("timeout", timeout)
         self._idle_s = math.inf if idle_timeout is None else _seconds("idle_timeout", idle_timeout)
@@ -165,7 +167,7 @@ class PullConsumer:
         self._poller = Poller(database, settings, {}, [], self._on_death)
         session = database.session()
         channel = MysqlChannel(session)
-        self._claiming = Claiming(session, channel, source, self._lease, self._poller, self._prefetch)
+        self._claiming = Claiming(session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s)
         channel = MysqlChannel(database.session(patient=False))
         self._settler = Settler(
             channel, settings.ack_interval_s, self._in_hand, self._claiming, self._time_out, self._on_death
@@ -173,7 +175,7 @@ class PullConsumer:
         self._sides = [self._lease, self._poller, self._settler]
         self._listener: Listener | None = None
         if source.redis_url is not None:
-            wake = self._poller.notify
+            wake = self._poller.tell
             self._listener = Listener(source.redis_url, source.stream_id, [], wake, self._on_death)
             self._sides.append(self._listener)
 
@@ -298,6 +300,16 @@ class PullConsumer:
         if self._sides:
             self._claiming.prefetch = most
 
+    def claim_ahead(self, ahead_s: float) -> None:
+        """Claim the work of some seconds beyond the prefetch, by the rate at which messages were settled lately.
+
+        With a small prefetch a claim then still takes many messages, at most four times the prefetch beyond it. They
+        are delivered within the prefetch; if none is for a second, those that wait go back.
+        """
+        self._ahead_s = ahead_s
+        if self._sides:
+            self._claiming.ahead_s = ahead_s
+
     def fetch(self, n: int = 1, wait: float = 1.0) -> list[Message]:
         """Return at most ``n`` messages as soon as there is one; an empty list if none has come in time.
 
@@ -334,14 +346,17 @@ class PullConsumer:
 
     def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
         until, trouble = ticks() + wait, None
+        if wait > (pause_s := self._gathers_until - ticks()) > 0:
+            self._in_hand.gather(self._prefetch // 2, pause_s)
         while True:
             self._check_alive()
-            if self._lease.good and (messages := self._deliver(n)):
-                return messages
-            if self._stopping.is_set() or cancelled.is_set():
-                return []
             left_s = until - ticks()
             try:
+                self._claiming.catch_up(self._in_hand)
+                if self._lease.good and (messages := self._deliver(n)):
+                    return messages
+                if self._stopping.is_set() or cancelled.is_set():
+                    return []
                 if self._claiming.take(claim_size, n, self._in_hand, left_s):
                     continue
                 trouble = None
@@ -355,7 +370,9 @@ class PullConsumer:
 
     def _deliver(self, n: int) -> list[Message]:
         """Return messages that were claimed; a suspect one is written down before, so that a crash charges only it."""
-        messages, suspect = self._in_hand.deliver(n)
+        messages, suspect = self._in_hand.deliver(n, self._prefetch)
+        if self._ahead_s and messages:
+            self._gathers_until = ticks() + _GATHER_S
         if suspect is not None and not self._settler.announce(suspect):
             self._in_hand.put_back(messages)
             return []

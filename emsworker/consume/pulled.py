@@ -169,6 +169,12 @@ class PulledClaim:
         """True if no message is in hand or waits for delivery."""
         return not self.held and not self.queue
 
+    @property
+    def has_ready(self) -> bool:
+        """True if any of its messages could be delivered now, in any order."""
+        is_free = self.claim.order is Order.NONE and self.claim.isolation is not Isolation.ALONE
+        return is_free and self._next_message() is not None
+
     # -- delivery ------------------------------------------------------------------------------------------------------
 
     def take(self) -> Message | None:

@@ -17,11 +17,15 @@ from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
-_ALONE_S = 1.0
+# After that long without a claim nothing is about to carry the ends of what is settled, and the next claim is faster
+# without them.
+_QUIET_S = 0.003
 
 
 class Settler(Runnable):
-    """Writes down what was settled, and ends what has timed out; checks twice per ``interval_s``.
+    """Writes down what was settled, and ends what has timed out.
+
+    It checks twice per ``interval_s``, and when all is settled.
 
     Args:
         channel: for this thread.
@@ -52,12 +56,20 @@ class Settler(Runnable):
 
     def step(self) -> None:
         """Check every claim once."""
-        self.sleep(self._interval_s / 2)
+        until = ticks() + self._interval_s / 2
+        at_once = self._in_hand.wait_until_settled(self._interval_s / 2, _QUIET_S)
         self._in_hand.time_out(self._time_out)
         with self._mutex:
             for pulled in self._in_hand.claims():
-                self._write(pulled, at_once=False)
+                self._write(pulled, at_once=at_once)
         self._claiming.leave_slot(self._in_hand)
+        if not at_once or self._in_hand.claims():
+            self.sleep(until - ticks())
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        super().stop()
+        self._in_hand.end_wait()
 
     def flush(self, timeout_s: float) -> bool:
         """Write everything down; return false if that was not possible in time."""

@@ -135,6 +135,7 @@ class Topic:
 
     Attributes:
         server: the name of the server that keeps it; ``None`` for the one that was asked.
+        former: the servers that kept it before the one that was asked, and may know messages that are sent again.
     """
 
     id: int
@@ -173,6 +174,7 @@ class Topic:
         False, flag(), help="delete messages only after `ems pipeline archive` has copied them"
     )
     server: str | None = None
+    former: tuple[str, ...] = ()
 
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""
@@ -253,6 +255,7 @@ class NewMessage:
         level: the priority level, one of :func:`levels_of` the topic.
         delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
         dedup_key: the key that only one unfinished message has; kept for ``dedup_window_s`` seconds at least.
+        is_urgent: idle consumers are woken for it.
         topic, producer_id: while it is sent: where to, and by whom.
         receipt, error: the end of the send, once it is known.
         in_doubt: it may have been committed, but the answer was lost.
@@ -269,6 +272,7 @@ class NewMessage:
     due_at: datetime | None = None
     dedup_key: bytes | None = None
     dedup_window_s: float = 0.0
+    is_urgent: bool = True
     topic: Topic | None = None
     producer_id: str = ""
     receipt: Receipt | None = None

@@ -9,6 +9,7 @@ from emsworker.admin import Admin
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.readers import HoldView
+from emsworker.admin.standing import Standings
 from emsworker.app import Ems
 from emsworker.core.extras import require
 from emsworker.core.model import Group, Topic
@@ -24,7 +25,7 @@ class StreamMetrics:
     """A collector: ``REGISTRY.register(StreamMetrics(app))``. Needs the extra ``metrics``.
 
     One program of a stream is enough: the numbers are those of all workers. Every scrape reads the lag of all groups,
-    as `ems groups list` does.
+    as `ems groups list` does: of a stream with very many from the latest samples of the beat.
 
     Args:
         stream: an app, or its database.
@@ -34,18 +35,20 @@ class StreamMetrics:
         require("metrics", type(self).__name__)
         self._database = stream.stream.database if isinstance(stream, Ems) else stream
         self._monitoring, self._demands = Monitoring(self._database), Demands(self._database)
+        self._standings = Standings(self._database)
         self._readers = Admin(self._database).readers
 
     def describe(self) -> Iterator[Any]:
         """Return the metrics without numbers, so that registering asks no server."""
-        yield from self._families([])
+        yield from self._families([], 0.0)
         yield from _demand_families([])
         yield _refused_family([])
         yield from _reader_families([])
 
     def collect(self) -> Iterator[Any]:
         """Return the metrics with their present numbers."""
-        yield from self._families(self._monitoring.lag(_MOST_COUNTED))
+        standing = self._standings.groups(most=_MOST_COUNTED)
+        yield from self._families(standing.groups, standing.age_s or 0.0)
         yield from _demand_families(self._demands.list())
         yield _refused_family([self._monitoring.refused(_MOST_COUNTED)])
         yield from _reader_families(self._readers.holds())
@@ -60,7 +63,7 @@ class StreamMetrics:
             text = "Seconds that the replica is behind its primary, and all other numbers with it"
             yield GaugeMetricFamily("ems_replica_lag_seconds", text, value=lag.seconds)
 
-    def _families(self, lags: list[GroupLag]) -> Iterator[Any]:
+    def _families(self, lags: Sequence[GroupLag], age_s: float) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         gauges = {
@@ -82,6 +85,8 @@ class StreamMetrics:
             skipped.add_metric((lag.topic.name, lag.group.name), lag.skipped)
         yield oldest
         yield skipped
+        text = "Age of the numbers of groups: 0 if they were read now, else that of the beat's samples"
+        yield GaugeMetricFamily("ems_groups_age_seconds", text, value=age_s)
 
 
 def _refused_family(counts: list[int]) -> Any:

@@ -346,10 +346,10 @@ def _topic_of(message: NewMessage) -> Topic:
 
 
 def _places(messages: Sequence[NewMessage]) -> dict[int, set[int]]:
-    """Return the partitions of each topic in which messages were confirmed."""
+    """Return the partitions of each topic in which urgent messages were confirmed."""
     places: dict[int, set[int]] = {}
     for message in messages:
-        if message.receipt is not None and message.receipt.partition is not None:
+        if message.is_urgent and message.receipt is not None and message.receipt.partition is not None:
             places.setdefault(_topic_of(message).id, set()).add(message.receipt.partition)
     return places
 

@@ -28,7 +28,7 @@ def client_of(url: str, **options: Any) -> redis.Redis:
 
 
 class RedisConnection:
-    """A thread-safe connection; a forked child gets one of its own. No command is ever sent twice.
+    """A thread-safe connection; a forked child gets one of its own. No command that is asked is ever sent twice.
 
     Its methods raise ``redis.RedisError`` if Redis is down, or refuses.
 
@@ -49,9 +49,30 @@ class RedisConnection:
             return self._send(command, wait=True)
 
     def tell(self, *command: Any) -> None:
-        """Send a command without waiting for its answer, which is read before the next command."""
+        """Send a command without waiting for its answer, which is read after the next command.
+
+        It is sent again over another connection if this one turns out to have been closed.
+        """
         with self._mutex:
+            if self._connection is not None and self._pid == os.getpid() and self._told(self._connection, command):
+                return
             self._send(command, wait=False)
+
+    def _told(self, connection: Any, command: tuple[Any, ...]) -> bool:
+        """Send a command, and then read what the ones before it left: whoever is told need not wait for that."""
+        try:
+            connection.send_command(*command)
+            self.unanswered += 1
+            self._settled(connection)
+        except redis.ConnectionError:
+            self._drop()
+            return False
+        except redis.ResponseError:
+            raise
+        except BaseException:
+            self._drop()
+            raise
+        return True
 
     def _send(self, command: tuple[Any, ...], *, wait: bool) -> Any:
         try:

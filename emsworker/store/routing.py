@@ -158,13 +158,20 @@ def unbind(session: Session, binding: Binding) -> None:
     session.change(_SQL.unbind, binding.args)
 
 
-def list_bindings(session: Session, exchange: str | None = None) -> list[Binding]:
-    """List the bindings of an exchange, or all."""
-    if exchange is None:
-        rows = session.rows(_SQL.list_all_bindings)
-    else:
-        rows = session.rows(_SQL.list_bindings, {"exchange": exchange.encode()})
-    return [Binding(source.decode(), key.decode(), TargetKind(kind), to.decode()) for source, key, kind, to in rows]
+def find_ways(session: Session, name: str) -> tuple[Exchange, list[Binding]] | None:
+    """Return the exchange of that name and its bindings, by one statement; ``None`` if there is none."""
+    rows = session.rows(_SQL.find_ways, {"name": name.encode()})
+    bindings = [_binding(row[0], *row[3:]) for row in rows if row[5] is not None]
+    return (Exchange(name, ExchangeKind(rows[0][1]), rows[0][2]), bindings) if rows else None
+
+
+def list_bindings(session: Session) -> list[Binding]:
+    """List the bindings of all exchanges."""
+    return [_binding(*row) for row in session.rows(_SQL.list_bindings)]
+
+
+def _binding(exchange: bytes, routing_key: bytes, kind: str, target: bytes) -> Binding:
+    return Binding(exchange.decode(), routing_key.decode(), TargetKind(kind), target.decode())
 
 
 def _queue(row: tuple[Any, ...]) -> Queue:

@@ -50,8 +50,10 @@ DELETE FROM ems_binding WHERE kind = %(kind)s AND target = %(target)s
 -- name: unbind_exchange
 DELETE FROM ems_binding WHERE exchange = %(exchange)s
 
--- name: list_bindings
-SELECT exchange, routing_key, kind, target FROM ems_binding WHERE exchange = %(exchange)s
+-- name: find_ways
+-- An exchange with its bindings; a row without one if it has none.
+SELECT e.name, e.kind, e.bus, b.routing_key, b.kind, b.target
+FROM ems_exchange e LEFT JOIN ems_binding b ON b.exchange = e.name WHERE e.name = %(name)s
 
--- name: list_all_bindings
+-- name: list_bindings
 SELECT exchange, routing_key, kind, target FROM ems_binding ORDER BY exchange, kind, target, routing_key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,8 @@ _SQL = Statements(
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
-    return Topic(*row[:2], *_TOPIC.read(row[2:-1]), *row[-1:])
+    topic = Topic(*row[:2], *_TOPIC.read(row[2:-2]), *row[-2:-1])
+    return replace(topic, former=tuple(row[-1].split())) if row[-1] else topic
 
 
 def _group(row: tuple[Any, ...]) -> Group:
@@ -63,9 +64,20 @@ def get_topic(session: Session, name: str) -> Topic | None:
     return _topic(rows[0]) if rows else None
 
 
-def list_topics(session: Session) -> list[Topic]:
-    """List all topics by name."""
-    return [_topic(row) for row in session.rows(_SQL.list_topics)]
+def list_topics(session: Session, ids: Collection[int] | None = None) -> list[Topic]:
+    """List topics by name.
+
+    Args:
+        ids: only these; ``None`` for all.
+    """
+    if ids is None:
+        return [_topic(row) for row in session.rows(_SQL.list_topics)]
+    return [_topic(row) for row in session.rows(_SQL.list_some_topics, {"ids": sorted(ids)})] if ids else []
+
+
+def list_names(session: Session, limit: int) -> list[str]:
+    """List the first names of topics in their order."""
+    return [name for (name,) in session.rows(_SQL.list_names, {"limit": limit})]
 
 
 def find_served(session: Session, names: Sequence[str]) -> dict[str, bool]:
@@ -151,7 +163,8 @@ def keep_at(session: Session, topic: Topic, server: str | None) -> None:
     def work(session: Session) -> None:
         _lock_guard(session, topic, _SQL.move_guard, moved=int(server is not None))
         _locked(session, topic.id, topic.name)
-        session.execute(_SQL.keep_at, {"id": topic.id, "server": server} | _TOPIC.args(topic))
+        values = {"id": topic.id, "server": server, "former": " ".join(topic.former)}
+        session.execute(_SQL.keep_at, values | _TOPIC.args(topic))
         _add_partitions(session, replace(topic, server=server))
         session.execute(_SQL.close_partitions, {"topic_id": topic.id, "closed": int(server is not None)})
         for group in list_groups(session):
@@ -212,9 +225,25 @@ def get_group(session: Session, topic: Topic, name: str) -> Group | None:
     return _group(rows[0]) if rows else None
 
 
-def list_groups(session: Session) -> list[Group]:
-    """List all groups of all topics."""
-    return [_group(row) for row in session.rows(_SQL.list_groups)]
+def list_groups(session: Session, *, topic_id: int | None = None, ids: Collection[int] | None = None) -> list[Group]:
+    """List groups by topic and name.
+
+    Args:
+        topic_id: only those of this topic.
+        ids: only these; ``None`` for all.
+    """
+    if topic_id is not None:
+        found = map(_group, session.rows(_SQL.list_groups_of, {"topic_id": topic_id}))
+        return [group for group in found if ids is None or group.id in ids]
+    if ids is None:
+        return [_group(row) for row in session.rows(_SQL.list_groups)]
+    return [_group(row) for row in session.rows(_SQL.list_some_groups, {"ids": sorted(ids)})] if ids else []
+
+
+def find_group(session: Session, name: str) -> tuple[str, str] | None:
+    """Return the topic and the name of a group of that name, or ``None``."""
+    rows = session.rows(_SQL.find_group, {"name": name})
+    return rows[0] if rows else None
 
 
 def create_group(session: Session, topic: Topic, name: str, *, from_start: bool = True, **settings: Any) -> Group:

@@ -1,8 +1,15 @@
 -- name: get_topic
-SELECT id, name, {topic_columns}, server FROM ems_topic WHERE name = %(name)s
+SELECT id, name, {topic_columns}, server, former FROM ems_topic WHERE name = %(name)s
 
 -- name: list_topics
-SELECT id, name, {topic_columns}, server FROM ems_topic ORDER BY name
+SELECT id, name, {topic_columns}, server, former FROM ems_topic ORDER BY name
+
+-- name: list_some_topics
+-- The index is forced, because with old statistics a server may read all topics in the order asked for.
+SELECT id, name, {topic_columns}, server, former FROM ems_topic FORCE INDEX (PRIMARY) WHERE id IN %(ids)s ORDER BY name
+
+-- name: list_names
+SELECT name FROM ems_topic ORDER BY name LIMIT %(limit)s
 
 -- name: find_served
 -- Of these topics, those that are kept here, or were and may have work left: a pointer alone has no groups.
@@ -14,7 +21,7 @@ SELECT name FROM ems_topic WHERE name IN %(names)s
 
 -- name: lock_topic
 -- A transaction that adds partitions or groups, or deletes the topic, locks this row first.
-SELECT id, name, {topic_columns}, server FROM ems_topic WHERE id = %(id)s FOR UPDATE
+SELECT id, name, {topic_columns}, server, former FROM ems_topic WHERE id = %(id)s FOR UPDATE
 
 -- name: add_topic
 -- If two transactions create a topic at once, the unique name lets one insert it, and the other finds it.
@@ -42,8 +49,9 @@ ON DUPLICATE KEY UPDATE topic_id = topic_id
 UPDATE ems_topic SET {topic_changes} WHERE id = %(id)s
 
 -- name: keep_at
--- Where the topic is kept from now on; NULL for here. Its settings come along, since those of a pointer may be old.
-UPDATE ems_topic SET {topic_changes}, server = %(server)s WHERE id = %(id)s
+-- Where the topic is kept from now on; NULL for here. Its settings come along, since those of a pointer may be old, and
+-- the names of the servers that kept it before.
+UPDATE ems_topic SET {topic_changes}, server = %(server)s, former = %(former)s WHERE id = %(id)s
 
 -- name: close_partitions
 -- Waits for what is being published there. Whatever places a message in a partition locks its row and finds it closed.
@@ -54,6 +62,17 @@ SELECT id, topic_id, name, {group_columns} FROM ems_group WHERE topic_id = %(top
 
 -- name: list_groups
 SELECT id, topic_id, name, {group_columns} FROM ems_group ORDER BY topic_id, name
+
+-- name: list_groups_of
+SELECT id, topic_id, name, {group_columns} FROM ems_group WHERE topic_id = %(topic_id)s ORDER BY name
+
+-- name: list_some_groups
+-- The index is forced, because with old statistics a server may read all groups in the order asked for.
+SELECT id, topic_id, name, {group_columns} FROM ems_group FORCE INDEX (PRIMARY) WHERE id IN %(ids)s ORDER BY topic_id, name
+
+-- name: find_group
+-- A group of that name on any topic; every name is looked at if there is none.
+SELECT t.name, g.name FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.name = %(name)s LIMIT 1
 
 -- name: add_group
 INSERT INTO ems_group (topic_id, name, {group_columns}, created_at)

@@ -14,6 +14,7 @@ from emsworker.admin.lists import MessageOutline
 from emsworker.admin.paging import encode_token
 from emsworker.core.errors import ConfigError, EmsError, InvalidName
 from emsworker.core.ids import parse_uid
+from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
 
 _PAGE = 50
@@ -24,11 +25,13 @@ _SEARCH_S = 0.1  # bodies of any size, and a server as busy as it likes: a page 
 
 def messages(visit: Visit) -> Response:
     """Search the messages of a topic."""
-    topics = [one.topic.name for one in visit.shared.sizes()]
+    longest = visit.shared.topic_standing(MOST_LINES)
+    topics = [one.topic.name for one in longest.topics]
     topic = visit.asked("topic") or (topics[0] if topics else None)
     given = {name: visit.asked(name) for name in ("from", "to", "key", "tag", "where", "partition", "after")}
     values: dict[str, Any] = {
         "topics": sorted(topics),
+        "every": longest.count is not None and longest.count <= len(topics),
         "topic": topic,
         "given": given,
         "newest": visit.asked("order") != "oldest",
@@ -114,11 +117,10 @@ def jump(visit: Visit) -> Response:
         return RedirectResponse(visit.url("/trace", id=f"{topic}/{partition}/{offset}"), 303)
     except EmsError:
         pass
-    if what in {one.topic.name for one in visit.shared.sizes()}:
-        return RedirectResponse(visit.url(f"/topics/{_quoted(what)}"), 303)
-    for lag in visit.shared.lags():
-        if what in (lag.group.name, f"{lag.topic.name}/{lag.group.name}"):
-            return RedirectResponse(visit.url(f"/groups/{_quoted(lag.topic.name)}/{_quoted(lag.group.name)}"), 303)
+    if (found := visit.shared.find(what)) is not None:
+        name, group = _quoted(found[0].name), found[1]
+        path = f"/topics/{name}" if group is None else f"/groups/{name}/{_quoted(group)}"
+        return RedirectResponse(visit.url(path), 303)
     return visit.error(
         404, "Nothing of that name", f"{what!r} is no message id, place (topic/partition/offset), topic or group."
     )

@@ -13,19 +13,32 @@ from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
 from emsworker.core.settings import settings_of
+from emsworker.store.inspect.latest import GroupChoice
 from emsworker.web.overview import HOURS, MOST_LINES, charts_of, hours_of, lines_of
 from emsworker.web.page import MOST_COUNTED, View, Visit, read_number
 
 PLAN_SCAN = 500_000
+_CHOICES = {
+    "paused": GroupChoice.PAUSED,
+    "stuck": GroupChoice.WAITING,
+    "behind": GroupChoice.WAITING,
+    "ok": GroupChoice.IDLE,
+}
 
 
 def groups(visit: Visit) -> Response:
     """List the groups with their lag."""
     wanted, state = visit.asked("q") or "", visit.asked("state")
-    lags = [one for one in visit.shared.lags() if wanted in f"{one.topic.name}/{one.group.name}"]
-    lines = [line for line in lines_of(visit, lags) if state in (None, line.state)]
+    standing = visit.shared.standing(MOST_LINES, wanted, _CHOICES.get(state or ""))
+    lines = [line for line in lines_of(visit.shared, standing.groups) if state in (None, line.state)]
     return visit.render(
-        "groups.html", lines=lines[:MOST_LINES], count=len(lines), wanted=wanted, state=state, most=MOST_COUNTED
+        "groups.html",
+        lines=lines,
+        count=standing.count if lines else 0,
+        age_s=standing.age_s,
+        wanted=wanted,
+        state=state,
+        most=MOST_COUNTED,
     )
 
 
@@ -33,7 +46,7 @@ def group(visit: Visit) -> Response:
     """Show a group: its numbers, charts, partitions, limits and settings."""
     topic, name, hours = visit.place("topic"), visit.place("group"), hours_of(visit)
     found = visit.shared.admin.group(topic, name)
-    lag = next((one for one in visit.shared.lags() if one.group.id == found.id), None)
+    lag = next((one for one in visit.shared.lags(topic, name) if one.group.id == found.id), None)
     if lag is None:
         raise UnknownGroup(f"group {name!r} of topic {topic!r} was created or deleted just now; look again")
     try:
@@ -48,7 +61,7 @@ def group(visit: Visit) -> Response:
         "group.html",
         topic=lag.topic,
         group=found,
-        line=lines_of(visit, [lag])[0],
+        line=lines_of(visit.shared, [lag])[0],
         limit=limit,
         policy=policies.get(found.id),
         settings=[(key, getattr(found, key), one.help) for key, one in settings_of(type(found)).items()],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 
 from starlette.responses import Response
 
@@ -38,14 +36,9 @@ class GroupLine:
     state: str
 
 
-def lines_of(visit: Visit, lags: Sequence[GroupLag]) -> list[GroupLine]:
-    """Return the groups with their rates."""
-    return lines_among(visit.shared, lags)
-
-
-def lines_among(shared: Shared, lags: Sequence[GroupLag]) -> list[GroupLine]:
+def lines_of(shared: Shared, lags: Sequence[GroupLag]) -> list[GroupLine]:
     """Return groups of a stream with their rates."""
-    rates, working = shared.rates(), any(view.row.alive for view in shared.clients())
+    rates, working = shared.rates(lags), any(view.row.alive for view in shared.clients())
     return [_line(one, rates.get((one.topic.name, one.group.name)), working) for one in lags]
 
 
@@ -101,19 +94,15 @@ def charts_of(points: Sequence[SamplePoint]) -> list[LineChart]:
 def overview(visit: Visit) -> Response:
     """Show the state of the stream: totals, charts, and every group."""
     hours = hours_of(visit)
-    lags, clients, leaders = visit.shared.lags(), visit.shared.clients(), visit.shared.leaders()
+    standing, clients, leaders = visit.shared.standing(MOST_LINES), visit.shared.clients(), visit.shared.leaders()
     alarms = [alarm for watched in visit.shared.alarms() for alarm in watched.firing]
     points = visit.shared.series(None, None, hours)
-    ages = [one.oldest_age_s for one in lags if one.oldest_age_s is not None]
     return visit.render(
         "overview.html",
-        lines=lines_of(visit, nsmallest(MOST_LINES, lags, key=lambda lag: (-lag.lag, lag.topic.name, lag.group.name))),
-        count=len(lags),
-        lag=sum(one.lag for one in lags),
-        running=sum(one.running for one in lags),
-        retries=sum(one.retries for one in lags),
-        dead=sum(one.dead for one in lags),
-        oldest_s=max(ages, default=None),
+        lines=lines_of(visit.shared, standing.groups),
+        count=standing.count,
+        total=standing.total,
+        age_s=standing.age_s,
         sample=latest(visit),
         workers=len({view.row.process_id for view in clients if view.row.alive}),
         threads=sum(view.row.alive for view in clients),
@@ -128,29 +117,33 @@ def overview(visit: Visit) -> Response:
 
 def topics(visit: Visit) -> Response:
     """List the topics with their sizes."""
-    lags = visit.shared.lags()
     wanted = visit.asked("q") or ""
-    sizes = [one for one in visit.shared.sizes() if wanted in one.topic.name]
-    counts = Counter(lag.topic.name for lag in lags)
-    return visit.render("topics.html", sizes=sizes[:MOST_LINES], count=len(sizes), counts=counts, wanted=wanted)
+    standing = visit.shared.topic_standing(MOST_LINES, wanted)
+    return visit.render(
+        "topics.html",
+        sizes=standing.topics,
+        count=standing.count,
+        counts=standing.groups,
+        age_s=standing.age_s,
+        wanted=wanted,
+    )
 
 
 def topic(visit: Visit) -> Response:
     """Show a topic with its settings, its groups and its charts."""
     name, hours = visit.place("topic"), hours_of(visit)
     found = visit.shared.admin.topic(name)
-    lags = [one for one in visit.shared.lags() if one.topic.name == name]
+    lags, size = visit.shared.lags(name), visit.shared.size(name)
     try:
         charts = charts_of(visit.shared.series(name, None, hours))
     except EmsError:  # deleted meanwhile
         charts = []
-    size = next((one for one in visit.shared.sizes() if one.topic.id == found.id), None)
     return visit.render(
         "topic.html",
         topic=found,
         size=size,
         settings=[(key, getattr(found, key), one.help) for key, one in settings_of(type(found)).items()],
-        lines=lines_of(visit, lags),
+        lines=lines_of(visit.shared, lags),
         readers=[one for one in visit.shared.holds() if one.topic == name],
         positions=[one for one in visit.shared.positions() if one.topic == name],
         most=MOST_COUNTED,

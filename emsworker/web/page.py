@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -22,8 +22,10 @@ from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
 from emsworker.admin.operators import check_operator
 from emsworker.admin.readers import HoldView
+from emsworker.admin.standing import GroupStanding, Standings, TopicStanding
 from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
+from emsworker.core.model import Topic
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
 from emsworker.core.url import DatabaseUrl, impatient, redact_url
@@ -31,6 +33,7 @@ from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import Lag, ReplicaDatabase, replica_lag
+from emsworker.store.inspect.latest import GroupChoice
 from emsworker.store.inspect.samples import SamplePoint
 from emsworker.store.stream.broadcast import ReaderRow
 from emsworker.web.access import Level, Visitor
@@ -42,7 +45,7 @@ Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
 _CONNECT_S, _CALL_S = 3.0, 2.0
 _READ_S = 15.0  # a server that hangs must not hold every thread for a minute
 _LAG_S = 2.0
-_FRESH_S, _SERIES_S, _POINTS = 1.5, 5.0, 180
+_FRESH_S, _SERIES_S, _SIZES_S, _POINTS = 1.5, 5.0, 5.0, 180
 _REFUSED_S = 30.0
 _CHANGES = "EMS_WEB_OPERATOR_URL"
 MOST_COUNTED = 20_000
@@ -92,6 +95,7 @@ class Shared:
         self.database = (ReplicaDatabase if replica else Database)(impatient(url, _READ_S), _CONNECT_S, _CALL_S)
         self._lag, self._lag_until = Lag(None), 0.0
         self.admin, self.monitoring = Admin(self.database), Monitoring(self.database)
+        self.standings = Standings(self.database)
         self.audit = Audit(self.database)
         self.operator: Database | None = None
         self._operator_url, self._checked = operator_url or "", False
@@ -151,17 +155,33 @@ class Shared:
 
     # -- the same for every visitor ------------------------------------------------------------------------------------
 
-    def lags(self) -> list[GroupLag]:
-        """Return the lag of every group; rows are counted up to a limit."""
-        return self.snapshot.get("lags", _FRESH_S, lambda: self.monitoring.lag(most=MOST_COUNTED))
+    def standing(self, limit: int, text: str = "", choice: GroupChoice | None = None) -> GroupStanding:
+        """Return the groups with the most lag; rows are counted up to a limit."""
+        read = partial(self.standings.groups, limit, text=text, choice=choice, most=MOST_COUNTED)
+        return self.snapshot.get(("groups", limit, text, choice), _FRESH_S, read)
 
-    def sizes(self) -> list[TopicSize]:
-        """Return every topic with its size."""
-        return self.snapshot.get("sizes", 5.0, self.monitoring.ranking)
+    def topic_standing(self, limit: int, text: str = "") -> TopicStanding:
+        """Return the longest topics."""
+        return self.snapshot.get(("topics", limit, text), _SIZES_S, lambda: self.standings.topics(limit, text=text))
 
-    def rates(self) -> dict[tuple[str, str], SamplePoint]:
-        """Return the latest sample of every group, with its rates, by topic and group."""
-        return self.snapshot.get("rates", _SERIES_S, self.monitoring.rates)
+    def lags(self, topic: str, group: str | None = None) -> list[GroupLag]:
+        """Return the lag of the groups of a topic, or of one, read now; rows are counted up to a limit."""
+        read = partial(self.monitoring.lag, MOST_COUNTED, topic=topic, group=group)
+        return self.snapshot.get(("lags", topic, group), _FRESH_S, read)
+
+    def size(self, topic: str) -> TopicSize:
+        """Return the size of a topic."""
+        return self.snapshot.get(("size", topic), _SIZES_S, lambda: self.monitoring.size(topic))
+
+    def find(self, what: str) -> tuple[Topic, str | None] | None:
+        """Find a topic, or a group with its topic, by its name; see :meth:`Monitoring.find`."""
+        return self.snapshot.get(("find", what), _FRESH_S, lambda: self.monitoring.find(what))
+
+    def rates(self, groups: Sequence[GroupLag]) -> dict[tuple[str, str], SamplePoint]:
+        """Return the latest samples of some groups, with their rates, by topic and group."""
+        places = [(one.topic, one.group) for one in groups]
+        name = ("rates", *((topic.id, group.id) for topic, group in places))
+        return self.snapshot.get(name, _SERIES_S, lambda: self.monitoring.rates(places))
 
     def holds(self) -> Sequence[HoldView]:
         """Return the readers that hold messages."""
@@ -194,7 +214,7 @@ class Shared:
     def series(self, topic: str | None, group: str | None, hours: int) -> list[SamplePoint]:
         """Return the samples of the last hours, thinned for a chart."""
         since = datetime.now(UTC) - timedelta(hours=hours)
-        read = lambda: self.monitoring.series(topic, group, since=since, points=_POINTS)  # noqa: E731
+        read = partial(self.monitoring.series, topic, group, since=since, points=_POINTS)
         return self.snapshot.get(("series", topic, group, hours), _SERIES_S, read)
 
     def redacted(self, topic: str, body: Any) -> Any:

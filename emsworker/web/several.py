@@ -20,7 +20,7 @@ from emsworker.core.servers import MAIN, parse_servers
 from emsworker.core.url import redact_url
 from emsworker.store.engine.database import Database
 from emsworker.web.cache import SharedCache
-from emsworker.web.overview import MOST_LINES, GroupLine, lines_among
+from emsworker.web.overview import MOST_LINES, GroupLine, lines_of
 from emsworker.web.page import View, Visit
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Fleet:
 
     def _look(self, name: str, database: Database) -> tuple[ServerView, list[GroupLine]]:
         shared = self.dashboards[name]
-        lags = shared.lags()
-        view = look(name, database, lags, shared.clients(), shared.leaders())
-        return view, lines_among(shared, nlargest(MOST_LINES, lags, key=lambda lag: lag.lag))
+        standing = shared.standing(MOST_LINES)
+        view = look(name, database, standing, shared.clients(), shared.leaders())
+        return view, lines_of(shared, standing.groups)
 
     def find(self, what: str) -> str | None:
         """Return the server on which there is a message, a place, a topic or a group; ``None`` if there is none."""
@@ -84,10 +84,11 @@ def _has(shared: Shared, what: str) -> int:
             return 0
     with suppress(EmsError):
         what = parse_place(what)[0]
-    for size in shared.sizes():
-        if size.topic.name == what:
-            return 1 if size.topic.server is not None else 2
-    return 2 if any(what in (lag.group.name, f"{lag.topic.name}/{lag.group.name}") for lag in shared.lags()) else 0
+    found = shared.find(what)
+    if found is None:
+        return 0
+    topic, group = found
+    return 1 if group is None and topic.server is not None else 2
 
 
 def operator_urls(text: str | None) -> dict[str, str]:

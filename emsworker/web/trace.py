@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -81,11 +81,10 @@ def _find(visit: Visit, what: str, details: bool) -> list[Trace]:
         return []
 
 
-def _delayed(visit: Visit, what: str) -> list[str]:
+def _delayed(visit: Visit, what: str) -> Sequence[str]:
     """Return the topics in whose outbox the message waits."""
     try:
-        names = [topic.name for topic in visit.shared.admin.topics()]
-        return [name for name in names if visit.shared.admin.messages.contains(name, [what])[what] == "delayed"]
+        return visit.shared.admin.messages.delayed_in(what)
     except (InvalidName, AccessDenied):
         return []
 

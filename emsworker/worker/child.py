@@ -147,7 +147,7 @@ class Child:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
             topic_ids |= self._broadcasts.topic_ids if self._broadcasts is not None else set()
             self._listener = Listener(
-                app.stream.redis_url, app.stream.stream_id, topic_ids, context.poller.notify, self._on_death
+                app.stream.redis_url, app.stream.stream_id, topic_ids, context.poller.tell, self._on_death
             )
             self._listener.start()
         for thread in [*self._sides, *self._workers]:

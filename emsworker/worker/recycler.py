@@ -89,6 +89,8 @@ class Recycler:
             self._settle(allowance)
 
     def _reserve(self, wanted: int) -> int:
+        if self._due:  # the main thread has been told, and may take a while to stop the others
+            return 0
         if not self._max_tasks:
             return wanted
         with self._lock:

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _MOST, _BATCH, _BYTES = 10_000, 500, 4 << 20
 _PAUSE_S, _LAST_S = 0.5, 30.0
+_GATHER_S = 0.005  # for more messages, while there are many: each batch takes time from who calls tasks
 
 Places = Sequence[tuple[Topic, NewMessage]]
 
@@ -38,7 +39,8 @@ class Background(Runnable):
         self._producer = producer
         self._queue: deque[Places] = deque()
         self._changed = forks.Condition()
-        self._sending = False
+        self._sending = self._is_busy = False
+        self._flushing = 0
         atexit.register(_flush_last, weakref.ref(self))
 
     def put(self, places: Places) -> None:
@@ -47,14 +49,18 @@ class Background(Runnable):
             while len(self._queue) >= _MOST and self.is_alive():
                 self._changed.wait(_PAUSE_S)
             self._queue.append(places)
-            self._changed.notify_all()
+            if len(self._queue) in (1, _BATCH):
+                self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the queue is empty; return false if that was not so in time."""
         until = ticks() + timeout_s
         with self._changed:
+            self._flushing += 1
+            self._changed.notify_all()
             while (self._queue or self._sending) and self.is_alive() and ticks() < until:
                 self._changed.wait(_PAUSE_S)
+            self._flushing -= 1
             return not self._queue and not self._sending
 
     def step(self) -> None:
@@ -62,13 +68,15 @@ class Background(Runnable):
         with self._changed:
             if not self._queue:
                 self._changed.wait(_PAUSE_S)
+            if self._is_busy:
+                self._changed.wait_for(lambda: len(self._queue) >= _BATCH or self._flushing, _GATHER_S)
             batch: list[tuple[Topic, NewMessage]] = []
             size = 0
             while self._queue and len(batch) < _BATCH and size < _BYTES:
                 places = self._queue.popleft()
                 batch += places
                 size += sum(len(message.body) for _, message in places)
-            self._sending = bool(batch)
+            self._sending, self._is_busy = bool(batch), len(batch) > 1
         if batch:
             self._send(batch)
             with self._changed:

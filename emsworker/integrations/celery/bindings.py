@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings of a stream, remembered for a second, and the way of a message through them."""
+"""Exchanges, queues and bindings of a stream, remembered for a while, and the way of a message through them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from emsworker.core.model import Topic, TopicKind
 from emsworker.core.priority import levels_of
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.integrations.celery.names import GROUP, bus_topic, queue_topic
+from emsworker.integrations.celery.names import GROUP, HEARTBEAT, bus_topic, queue_topic
 from emsworker.integrations.celery.options import TIMEOUT_S, StreamOptions
 from emsworker.store import routing, topics
 from emsworker.store.engine.schema import server_facts
@@ -29,23 +29,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FRESH_S = 1.0
+_PROVEN_S = 60.0  # for a send that fails if it exists no longer
+_HEARTBEAT_S = 5.0  # the next heartbeat says the same
 _AUTO_DELETE_S = 300.0  # a queue that is deleted with its last consumer is deleted that long after its last use
 
 
 class _Memory(Generic[T]):
-    """Values by name, read again after a second."""
+    """Values by name, read again after a while."""
 
     def __init__(self, read: Callable[[str], T]) -> None:
         self._read = read
         self._kept: dict[str, tuple[T, float]] = {}
 
-    def get(self, name: str, *, fresh: bool = False) -> T:
-        """Return a value, remembered unless it must be ``fresh``."""
+    def get(self, name: str, *, fresh: bool = False, lasts_s: float = _FRESH_S) -> T:
+        """Return a value, remembered unless it must be ``fresh``.
+
+        Args:
+            lasts_s: seconds for which it may be remembered; that there is none is remembered for a second.
+        """
         known = self._kept.get(name)
-        if known is not None and not fresh and ticks() < known[1]:
+        if known is not None and not fresh and ticks() < known[1] + (_FRESH_S if known[0] is None else lasts_s):
             return known[0]
         value = self._read(name)
-        self._kept[name] = (value, ticks() + _FRESH_S)
+        self._kept[name] = (value, ticks())
         return value
 
     def forget(self, name: str) -> None:
@@ -64,21 +70,24 @@ class Destinations:
     queues: dict[str, Queue] = field(default_factory=dict)
     buses: dict[str, str] = field(default_factory=dict)  # exchange -> topic
 
-    def __bool__(self) -> bool:
-        return bool(self.queues or self.buses)
+    def __len__(self) -> int:
+        return len(self.queues) + len(self.buses)
 
 
 class Bindings:
     """The exchanges, queues and bindings of a stream; thread-safe.
 
-    A change made by another process is seen within a second, and at once where a message would go nowhere.
+    A change made by another process is seen within a second, and at once where a message would go nowhere. For a send
+    that is confirmed, that a queue has been deleted is seen by the send itself, which fails, and its settings within a
+    minute: so the way of a message to a queue by its name is not looked up again after each quiet second.
     """
 
     def __init__(self, broker: MysqlBroker, options: StreamOptions) -> None:
         self._broker, self._options = broker, options
-        self._exchanges = _Memory[Exchange | None](lambda name: self._call(lambda s: routing.get_exchange(s, name)))
+        self._ways = _Memory[tuple[Exchange, list[Binding]] | None](
+            lambda name: self._call(lambda s: routing.find_ways(s, name))
+        )
         self._queues = _Memory[Queue | None](lambda name: self._call(lambda s: routing.get_queue(s, name)))
-        self._bindings = _Memory[list[Binding]](lambda name: self._call(lambda s: routing.list_bindings(s, name)))
         self._topics = _Memory[Topic | None](lambda name: self._call(lambda s: topics.get_topic(s, name)))
         self._lock = forks.Lock()
 
@@ -90,16 +99,17 @@ class Bindings:
     def declare_exchange(self, name: str, kind: ExchangeKind) -> Exchange:
         """Create an exchange, or return the existing one."""
         exchange = self._call(lambda s: routing.declare_exchange(s, name, kind))
-        self._exchanges.forget(name)
+        self._ways.forget(name)
         return exchange
 
-    def exchange(self, name: str) -> Exchange | None:
+    def exchange(self, name: str, *, fresh: bool = False) -> Exchange | None:
         """Return the exchange of that name, or ``None``."""
-        return self._exchanges.get(name)
+        found = self._ways.get(name, fresh=fresh)
+        return None if found is None else found[0]
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange, its bindings, and its broadcast topic."""
-        exchange = self._exchanges.get(name, fresh=True)
+        exchange = self.exchange(name, fresh=True)
         self._call(lambda s: routing.delete_exchange(s, name))
         if exchange is not None and exchange.bus is not None:
             self._delete_topic(exchange.bus)
@@ -107,12 +117,12 @@ class Bindings:
 
     def bus_of(self, name: str) -> Topic:
         """Return the broadcast topic of an exchange, created if it has none."""
-        exchange = self._exchanges.get(name, fresh=True) or self.declare_exchange(name, ExchangeKind.DIRECT)
+        exchange = self.exchange(name, fresh=True) or self.declare_exchange(name, ExchangeKind.DIRECT)
         bus = exchange.bus or bus_topic(name)
         topic = self._call(lambda s: topics.get_topic(s, bus) or self._create_bus(s, bus))
         if exchange.bus is None:
             self._call(lambda s: routing.set_bus(s, name, bus))
-            self._exchanges.forget(name)
+            self._ways.forget(name)
         return topic
 
     def _create_bus(self, session: Session, name: str) -> Topic:
@@ -187,13 +197,13 @@ class Bindings:
         self._call(lambda s: _delete_topic(s, name))
         self._broker.catalog.forget(name)
 
-    def topic_of(self, queue: Queue) -> Topic | None:
+    def topic_of(self, queue: Queue, *, proven: bool = False) -> Topic | None:
         """Return the topic of a queue; ``None`` if the queue is being deleted."""
-        return self._topics.get(queue.topic) or self._topics.get(queue.topic, fresh=True)
+        return self._topics.get(queue.topic, lasts_s=_lasts_s(proven)) or self._topics.get(queue.topic, fresh=True)
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str, *, proven: bool = False) -> Topic | None:
         """Return the topic of that name, or ``None``."""
-        return self._topics.get(name)
+        return self._topics.get(name, lasts_s=_lasts_s(proven))
 
     def levels(self, arguments: Mapping[str, Any]) -> int:
         """Return the number of priorities of a queue, by its arguments."""
@@ -216,12 +226,12 @@ class Bindings:
     def bind(self, binding: Binding) -> None:
         """Add a binding."""
         self._call(lambda s: routing.bind(s, binding))
-        self._bindings.forget(binding.exchange)
+        self._ways.forget(binding.exchange)
 
     def unbind(self, binding: Binding) -> None:
         """Delete a binding."""
         self._call(lambda s: routing.unbind(s, binding))
-        self._bindings.forget(binding.exchange)
+        self._ways.forget(binding.exchange)
 
     def list_bindings(self) -> list[Binding]:
         """List the bindings of all exchanges."""
@@ -229,28 +239,34 @@ class Bindings:
 
     def forget(self) -> None:
         """Read everything again."""
-        for memory in (self._exchanges, self._queues, self._bindings, self._topics):
+        for memory in (self._ways, self._queues, self._topics):
             memory.clear()
 
-    def route(self, exchange: str, routing_key: str) -> Destinations:
-        """Return where a message goes."""
-        route = self._route(exchange, routing_key)
+    def route(self, exchange: str, routing_key: str, *, proven: bool = False) -> Destinations:
+        """Return where a message goes.
+
+        Args:
+            proven: the send will fail with ``TopicDeleted`` where a queue has been deleted.
+        """
+        route = self._route(exchange, routing_key, proven)
         if not route:
             self.forget()
-            route = self._route(exchange, routing_key)
+            route = self._route(exchange, routing_key, proven)
         return route
 
-    def _route(self, exchange: str, routing_key: str) -> Destinations:
+    def _route(self, exchange: str, routing_key: str, proven: bool) -> Destinations:
         if not exchange:
-            return self._route_by_name(routing_key)
+            return self._route_by_name(routing_key, proven)
         route, todo, seen = Destinations(), [exchange], {exchange}
+        lasts_s = _HEARTBEAT_S if routing_key == HEARTBEAT else _FRESH_S
         while todo:
-            found = self._exchanges.get(todo.pop())
-            if found is None:
+            ways = self._ways.get(todo.pop(), lasts_s=lasts_s)
+            if ways is None:
                 continue
+            found, bindings = ways
             if found.bus is not None:
                 route.buses[found.name] = found.bus
-            for one in self._bindings.get(found.name):
+            for one in bindings:
                 if not matches(found.kind, one.routing_key, routing_key):
                     continue
                 if one.kind is TargetKind.EXCHANGE and one.target not in seen:
@@ -260,15 +276,19 @@ class Bindings:
                     route.queues[queue.name] = queue
         return route
 
-    def _route_by_name(self, name: str) -> Destinations:
+    def _route_by_name(self, name: str, proven: bool) -> Destinations:
         """Destinations by the default exchange: to the queue of that name, which may live in some process."""
-        queue = self._queues.get(name)
+        queue = self._queues.get(name, lasts_s=_lasts_s(proven))
         if queue is not None:
             return Destinations({name: queue})
-        default = self._exchanges.get("")
+        default = self.exchange("")
         return (
             Destinations(buses={"": default.bus}) if default is not None and default.bus is not None else Destinations()
         )
+
+
+def _lasts_s(proven: bool) -> float:
+    return _PROVEN_S if proven else _FRESH_S
 
 
 def matches(kind: ExchangeKind, pattern: str, routing_key: str) -> bool:

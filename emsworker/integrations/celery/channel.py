@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 _UNLIMITED = 100_000
 _DELETIONS = 5
+# Work that is claimed beyond the prefetch, the time of about ten commits: at whatever prefetch a claim takes many
+# messages, and no process waits for one. Slow tasks, of which less than one ends in that time, are not claimed ahead.
+_AHEAD_S = 0.03
 
 
 class EstablishedConnection(Protocol):
@@ -374,6 +377,7 @@ class QueueChannel(StdChannel):
             if self._pull is None:
                 name = f"celery@{socket.gethostname()}"
                 self._pull = PullConsumer(self._stream.broker, name, prefetch=self._prefetch or _UNLIMITED, asks=False)
+                self._pull.claim_ahead(_AHEAD_S)
                 self._pull.open()
             return self._pull
 

@@ -25,6 +25,7 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.messages import Envelope
+from emsworker.integrations.celery.names import HEARTBEAT
 from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.groups.claims import find_new
 from emsworker.store.routing import ExchangeKind
@@ -33,12 +34,14 @@ from emsworker.store.stream.messages import close_hole_at
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_S, _LONGEST_S = 0.005, 0.3  # Celery's remote control waits a second for its answers
+_SHORTEST_S, _LONGEST_S = 0.005, 0.35  # Celery's remote control waits a second for its answers
+_LATEST_S = 0.02  # after which a look is not put off any longer
+_REST = 2  # the least ratio of a pause to the time that a look takes: many workers leave a busy server alone
+_OTHER_S = 0.1  # between looks that are for all that idle consumers could do
 _AWAY_S = 0.5
-_BATCH, _BATCH_BYTES = 500, 4 << 20
+_BATCH, _BATCH_BYTES, _FEW = 500, 4 << 20, 64
 _SWEEP_S, _LAST_S = 5.0, 5.0
 _MOST_OF_TAGS = 3000  # characters that the server compares
-_HEARTBEAT = "worker.heartbeat"  # of each worker, every two seconds; nobody waits for the next one
 
 
 @dataclass
@@ -126,6 +129,7 @@ class LocalQueues:
         """Look for a consumer's messages no longer."""
         with self._lock:
             self._pollers = [one for one in self._pollers if one is not poller]
+        self._rest()
 
     def _look_soon(self) -> None:
         if (reader := self._reader) is not None:
@@ -170,7 +174,18 @@ class LocalQueues:
         """Delete a queue; return how many messages it had."""
         with self._lock:
             queue = self._queues.pop(name, None)
+        self._rest()
         return 0 if queue is None else len(queue.waiting)
+
+    def _rest(self) -> None:
+        """End the thread if it has nothing to look for: a program that only sends keeps its connection for long."""
+        with self._lock:
+            if self._queues or self._pollers:
+                return
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            self._broker.wakes.remove(reader.wake)
+            reader.stop()
 
     def _snapshot(self) -> list[LocalQueue]:
         with self._lock:
@@ -185,11 +200,11 @@ class LocalQueues:
     def close(self) -> None:
         """End the thread, and drop all queues."""
         with self._lock:
-            reader, self._reader = self._reader, None
+            reader = self._reader
             self._queues.clear()
+            self._pollers = []
+        self._rest()
         if reader is not None:
-            self._broker.wakes.remove(reader.wake)
-            reader.stop()
             reader.join(_LAST_S)
 
 
@@ -214,8 +229,11 @@ class _BusReader(Runnable):
         self._session = broker.database.session()
         self._topics: dict[int, Topic] = {}
         self._next: dict[int, int] = {}  # by topic
+        self._came = False  # something that may be followed by more
+        self._other_at = 0.0
         self._lock = forks.Lock()
         self._woken = forks.Event()
+        self._hurried, self._looked_at, self._cost_s = False, ticks(), 0.0
         self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
         self._swept_at = ticks()
         self._trouble = Trouble(log)
@@ -240,27 +258,39 @@ class _BusReader(Runnable):
     def hurry(self) -> None:
         """Look often for a while: a program that declares a queue, also again, expects something."""
         self._interval.note()
-        self._woken.set()
+        self._look_now()
 
     def look_soon(self) -> None:
-        """Look once: a consumer becomes idle that has just had work."""
+        """Count the pause anew: a consumer becomes idle that has just had work.
+
+        It is not over at once, because a look would take time from what that consumer has just delivered.
+        """
         self._woken.set()
 
     def wake(self, topic_id: int, partitions: Collection[int]) -> None:
         """Look at once, if something was sent to one of the topics."""
         if topic_id in self._topics:
-            self._woken.set()
+            self._look_now()
+
+    def _look_now(self) -> None:
+        self._hurried = True
+        self._woken.set()
 
     def step(self) -> None:
         """Wait until the next look is due, and look."""
-        self._woken.wait(min([self._interval.pause_s(ticks()), *(one.wanted()[1] for one in self._pollers())]))
-        if self.stopping.is_set():
-            return
+        pause_s = min([self._interval.pause_s(ticks()), *(one.wanted()[1] for one in self._pollers())])
+        self._woken.wait(max(pause_s, _REST * self._cost_s))
+        is_due = not self._woken.is_set() or self._hurried or ticks() > self._looked_at + _LATEST_S
         self._woken.clear()
+        if self.stopping.is_set() or not is_due:
+            return
+        self._hurried, self._looked_at = False, ticks()
         self.polls += 1
         try:
+            self._cost_s = 0.0
             while self._look() and not self.stopping.is_set():
                 pass
+            self._cost_s = ticks() - self._looked_at
             self._trouble.over("can read broadcasts")
         except (ConnectionLost, Conflict) as error:
             self._trouble.note("cannot read exchanges", error)
@@ -270,25 +300,49 @@ class _BusReader(Runnable):
             self._sweep()
 
     def _look(self) -> bool:
-        """Read one batch of each topic that has something; return whether there was any."""
+        """Read one batch of each topic that has something; return whether there may be more."""
+        self._came = False
+        also_other = ticks() >= self._other_at
         with self._lock:
             bound = {way.topic_id for queue in self._queues() for way in queue.ways}
             for topic_id in self._topics.keys() - bound:
                 del self._topics[topic_id], self._next[topic_id]
             wanted = {group_id for poller in self._pollers() for group_id in poller.wanted()[0]}
-            news = find_new(self._session, wanted, self._topics)
-            behind = [topic_id for (topic_id, _), end in news.ends.items() if end > self._next[topic_id]]
+            news = find_new(self._session, wanted, self._topics, also_other=also_other)
+            behind = {topic_id: end for (topic_id, _), end in news.ends.items() if end > self._next[topic_id]}
+        if also_other:
+            self._other_at = ticks() + _OTHER_S
         for poller in self._pollers():
             for topic_id, partitions in news.partitions.items():
-                poller.notify(topic_id, partitions)
-        return any([self._read_of(topic_id) for topic_id in behind])
+                poller.note_found(topic_id, partitions)
+            for topic_id in news.others:
+                poller.notify(topic_id, ())
+        has_more = [self._read_of(topic_id, end) for topic_id, end in behind.items()]
+        return self._came or any(has_more)
 
-    def _read_of(self, topic_id: int) -> bool:
+    def _read_of(self, topic_id: int, end: int) -> bool:
+        """Read one batch of what is below an end; return whether there is more of it."""
         with self._lock:
             topic = self._topics.get(topic_id)
-            return topic is not None and self._read(topic, self._queues())
+            if topic is None:
+                return False
+            queues = self._queues()
+            return not self._read_few(topic, end, queues) and self._read(topic, queues) and self._next[topic_id] < end
+
+    def _read_few(self, topic: Topic, end: int, queues: list[LocalQueue]) -> bool:
+        """Read up to an end by one statement, as heartbeats are as a rule; return whether that was possible."""
+        offsets = range(self._next[topic.id], end)
+        if not 0 < len(offsets) <= _FEW or _filter_of(topic.id, queues) is not EVERYTHING:
+            return False
+        rows = broadcast.read_few(self._session, topic, 0, offsets, _BATCH_BYTES)
+        for row in rows or ():
+            self._deliver(topic, Message(topic.name, 0, row, self._broker.decoder), queues)
+        if rows is not None:
+            self._next[topic.id] = end
+        return rows is not None
 
     def _read(self, topic: Topic, queues: list[LocalQueue]) -> bool:
+        """Read one batch; return whether this got any further."""
         first = self._next[topic.id]
         wanted = _filter_of(topic.id, queues)
         batch = broadcast.read(self._session, topic, 0, first, _BATCH, _BATCH_BYTES, wanted)
@@ -317,7 +371,8 @@ class _BusReader(Runnable):
                 for way in list(queue.ways)
             ):
                 queue.put(envelope, envelope.expires_s)
-                if envelope.routing_key != _HEARTBEAT:
+                if envelope.routing_key != HEARTBEAT:
+                    self._came = True
                     self._interval.note()
 
     def stop(self) -> None:

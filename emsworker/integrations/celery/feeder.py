@@ -125,7 +125,10 @@ class Feeder(Runnable):
     def add(self, queue: Queue) -> None:
         """Consume from one more queue."""
         topic = self._bindings.topic_of(queue)
-        self._has_ranks |= bool(self.queues) or topic is None or topic.priorities > 1
+        is_ranked = topic is None or topic.priorities > 1
+        self._has_ranks |= bool(self.queues) or is_ranked
+        if is_ranked:
+            self._pull.claim_ahead(0.0)  # what is claimed cannot be overtaken
         self._pull.add(queue.topic, GROUP)
         self.queues = {**self.queues, queue.topic: queue}
         self._touch_at = 0.0

@@ -27,15 +27,13 @@ class Stored:
     """The parts of a published message that are the same for each queue.
 
     Attributes:
-        priority: from 0 to 9, the highest; expires_s: seconds after which it is not delivered; eta: the time at which
-            Celery runs it.
+        priority: from 0 to 9, the highest; eta: the time at which Celery runs it.
     """
 
     headers: bytes
     body: bytes
     task: str
     priority: int
-    expires_s: float | None
     eta: datetime | None
 
     @classmethod
@@ -53,7 +51,6 @@ class Stored:
             body.encode() if isinstance(body, str) else bytes(body),
             task if isinstance(task, str) else "",
             _whole(properties.get("priority")),
-            _seconds(properties.get("expiration")),
             _time(headers.get("eta")),
         )
 
@@ -91,8 +88,8 @@ class Envelope:
 
     @property
     def expires_s(self) -> float | None:
-        """Seconds after which it is not delivered."""
-        return _seconds(self.properties.get("expiration"))
+        """Seconds after which it is not delivered; none of a task that expires, which its worker revokes."""
+        return _seconds(self.properties.get("expiration")) if self.headers.get("expires") is None else None
 
     @property
     def priority(self) -> int:

@@ -8,6 +8,9 @@ import re
 GROUP = "celery"
 """The group of every queue's topic."""
 
+HEARTBEAT = "worker.heartbeat"
+"""The routing key of the event that each worker sends every two seconds; nobody waits for the next one."""
+
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 _MOST = 150
 

@@ -40,6 +40,7 @@ _KOMBUS = frozenset(
 )
 _IGNORED = "visibility_timeout"
 _LEASE_PARTS = {"renew_s": 1 / 3, "lease_margin_s": 2 / 15}
+_BEAT_PART, _BEAT_S = 2 / 15, 2.0  # of the lease, and at most
 TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks itself
 
 
@@ -108,7 +109,7 @@ class StreamOptions:
         """Return the settings of the stream; those that are no options here come from ``EMS_*`` variables."""
         known = options_of(Settings)
         parts = {name: min(share * self.lease_s, known[name].default) for name, share in _LEASE_PARTS.items()}
-        return Settings.load(
+        settings = Settings.load(
             url=url,
             redis_url=self.redis_url,
             auto_create=True,
@@ -121,6 +122,11 @@ class StreamOptions:
             max_attempts=self.delivery_limit,
             jitter=0.0,
         )
+        if settings.beat_s != known["beat_s"].default:
+            return settings
+        # Rarer than that of `ems worker`: here it is a part of what an idle worker asks of the server.
+        rarer_s = min(_BEAT_S, _BEAT_PART * self.lease_s, settings.beat_lease_s / 2)
+        return replace(settings, beat_s=max(settings.beat_s, rarer_s))
 
 
 @cache

@@ -11,6 +11,7 @@ from emsworker.core.process import forks
 from emsworker.integrations.celery.background import Background
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Stored
+from emsworker.integrations.celery.names import HEARTBEAT
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.transaction import callers_connection
 
@@ -38,8 +39,10 @@ class QueueSender:
             StoreUnavailable, PublishTimeout: it may or may not have been sent.
             TopicDeleted: a queue was deleted meanwhile.
         """
-        later, now = self.places(stored, exchange, routing_key)
-        if (connection := callers_connection()) is not None:
+        connection = callers_connection()
+        proven = connection is None and self._options.confirm_publish
+        later, now = self.places(stored, exchange, routing_key, proven=proven)
+        if connection is not None:
             if places := [*later, *now]:
                 self._broker.outbox.send_together(places, connection)
             return
@@ -62,23 +65,29 @@ class QueueSender:
         if self._background is not None:
             self._background.flush(self._broker.settings.publish_timeout_s)
 
-    def places(self, stored: Stored, exchange: str, routing_key: str) -> tuple[Places, Places]:
-        """Return the copies of a message with their topics: those that wait in the outbox, and those for now."""
-        route = self._bindings.route(exchange, routing_key)
+    def places(self, stored: Stored, exchange: str, routing_key: str, *, proven: bool) -> tuple[Places, Places]:
+        """Return the copies of a message with their topics: those that wait in the outbox, and those for now.
+
+        Args:
+            proven: see :meth:`Bindings.route`.
+        """
+        route = self._bindings.route(exchange, routing_key, proven=proven)
+        proven &= len(route) == 1  # if one of several topics was deleted, the others get their messages nevertheless
         due_at = self._due_at(stored.eta)
         later: Places = []
         now: Places = []
         for queue in route.queues.values():
-            topic = self._bindings.topic_of(queue)
+            topic = self._bindings.topic_of(queue, proven=proven)
             if topic is None:
                 continue
             message = stored.copy(stored.task, self._bindings.level_of(topic, stored.priority))
             message.due_at = due_at
             (now if due_at is None else later).append((_fits(topic, message), message))
         for bus in route.buses.values():
-            topic = self._bindings.topic(bus)
+            topic = self._bindings.topic(bus, proven=proven)
             if topic is not None:
                 message = stored.copy(routing_key)
+                message.is_urgent = routing_key != HEARTBEAT
                 now.append((_fits(topic, message), message))
         return later, now
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu.exceptions import ChannelError, ConnectionError
 from kombu.transport import base
+from kombu.transport.virtual.base import Management
 
 from emsworker import __version__
 from emsworker.core.errors import (
@@ -115,6 +116,7 @@ class Transport(base.Transport):
     """The transport ``ems``."""
 
     Channel = QueueChannel
+    Management = Management  # `celery list bindings`
 
     driver_type = "ems"
     driver_name = "emsworker"

@@ -36,6 +36,7 @@ else:
 
 _SQL = Statements(__name__)
 SET_AUTOCOMMIT = _SQL.set_autocommit
+_AGAIN_S = 1.0  # between two looks if a server that has been silent has a successor
 LOCK_WAIT_S = 6.0  # after which a statement that waits for a lock has ended: connection.sql sets 5 s
 # Statements that cannot change the session's database; any other statement of a handler may be a USE.
 _STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
@@ -68,6 +69,7 @@ class Connection(_Connection):
         may_change: True if another server may take its server's place: it is to be looked at now and then.
         next_look: when the server is to be asked if it is still the right one, in :func:`ticks`.
         one_by_one: True if a packet must hold one statement only; see :meth:`Packet.send`.
+        among_writers: True if the nodes of its cluster can all be written to.
         settings: statements that set all that ours depend on.
         refused_by: an error by which the server said, while lent, that it cannot serve.
     """
@@ -78,6 +80,7 @@ class Connection(_Connection):
     may_change: bool = False
     next_look: float = 0.0
     one_by_one: bool = False
+    among_writers: bool = False
     settings: tuple[Sql, ...] = (_SQL.set_session, SET_AUTOCOMMIT)
     refused_by: MySQLError | None = None
     preamble: tuple[Sql, ...] = ()
@@ -163,11 +166,11 @@ class Connection(_Connection):
 
         Args:
             answer_s: seconds after which the connection counts as lost.
-            silent_s: seconds after which, and then again and again, ``should_leave`` is asked.
+            silent_s: seconds after which, and then each second, ``should_leave`` is asked.
             should_leave: returns true if the server is to be given up now.
         """
         self.wait_for(silent_s)
-        self._rfile = io.BufferedReader(_WatchedSocket(self._sock, answer_s, should_leave))
+        self._rfile = io.BufferedReader(_WatchedSocket(self._sock, answer_s, min(silent_s, _AGAIN_S), should_leave))
 
     @property
     def account(self) -> str:
@@ -200,8 +203,8 @@ class Connection(_Connection):
 class _WatchedSocket(io.RawIOBase):
     """Reads a socket; after a timeout it reads on, nothing of what has come being lost, or gives the server up."""
 
-    def __init__(self, sock: socket.socket, answer_s: float, should_leave: Callable[[], bool]) -> None:
-        self._sock, self._answer_s, self._should_leave = sock, answer_s, should_leave
+    def __init__(self, sock: socket.socket, answer_s: float, again_s: float, should_leave: Callable[[], bool]) -> None:
+        self._sock, self._answer_s, self._again_s, self._should_leave = sock, answer_s, again_s, should_leave
 
     def readable(self) -> bool:
         return True
@@ -216,6 +219,7 @@ class _WatchedSocket(io.RawIOBase):
                     raise
                 if self._should_leave():
                     raise TimeoutError("it does not answer, and is given up for the other servers") from None
+                self._sock.settimeout(self._again_s)  # PyMySQL sets it for each read
 
 
 class Loan:

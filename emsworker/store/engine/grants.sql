@@ -74,6 +74,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_latest TO {user};
 GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_result TO {user};
 GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
@@ -125,6 +126,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
+GRANT SELECT, INSERT, DELETE ON {database}.ems_latest TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_result TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord_part TO {user};
@@ -181,6 +183,7 @@ GRANT SELECT ON {database}.ems_alarm TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_latest TO {user};
 GRANT SELECT ON {database}.ems_audit TO {user};
 
 -- name: reader
@@ -213,6 +216,7 @@ GRANT SELECT ON {database}.ems_alarm TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_latest TO {user};
 GRANT SELECT ON {database}.ems_audit TO {user};
 
 -- name: reader_hold
@@ -251,6 +255,7 @@ GRANT SELECT ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_latest TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT, INSERT ON {database}.ems_restored TO {user};
 GRANT INSERT, UPDATE (kind, body, size) ON {database}.ems_message TO {user};

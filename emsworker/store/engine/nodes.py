@@ -39,9 +39,11 @@ _SILENT_S = 2.0  # after which other servers are asked; a slow statement may wel
 _PROBE_S = 1  # for an answer of a server that has been silent, and between two such looks
 _LOOK_S = 1.0
 _HURRY_S = 5.0
+_SHORT_TRIES = 2  # to connect to a single address, of which it is not known yet what it leads to
 _MOST_MEMBERS = 9  # of a replication group
 _RETURN_S = 5.0  # between two looks if an earlier node of the URL is fit again
 _NO_PRIVILEGE = 1142
+_OTHERS = "gcomm://"  # before the addresses of a Galera cluster's nodes; alone it begins a cluster
 # Dates stay text until they are needed: parsing one costs as much as the rest of a row.
 _LAZY_DATES = {
     kind: reader for kind, reader in conversions.items() if kind not in (FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP)
@@ -58,6 +60,7 @@ class Standing:
         unfit: why it must not be written to; empty if it may be.
         outside: why what it holds is not the stream: it has left its group or cluster; empty otherwise.
         members: how many its replication group has, in its own view.
+        view: of its Galera cluster, which has another one after each change of its nodes; empty elsewhere.
         server: its address and its own name, as :attr:`Connection.server`.
     """
 
@@ -66,6 +69,7 @@ class Standing:
     unfit: str = ""
     outside: str = ""
     members: int = 0
+    view: str = ""
     server: str = ""
 
 
@@ -111,10 +115,15 @@ class Nodes:
             if last is not None:
                 last[0].close()
                 last = None
+            # Until a server has answered, this may be a router that leads to a frozen member now, and to another later.
+            is_short = tries <= _SHORT_TRIES and not self._members
+            left_s = min(_SEVERAL_CONNECT_S if is_short else math.inf, until - ticks())
             try:
-                connection = self._connect(0, answer_s=answer_s)
+                connection = self._connect(0, answer_s=answer_s, at_most_s=max(1, round(left_s)))
                 standing = standing_of(connection)
             except (MySQLError, OSError) as error:
+                if is_short and _is_silence(error) and ticks() < until:
+                    continue
                 if not self._members:
                     raise
                 reasons[_address(self._url.servers[0])] = f": {error}"
@@ -180,17 +189,21 @@ class Nodes:
         standing = standing_of(connection)
         if standing.unfit:
             return False
-        return not (standing.many and self._is_behind(connection.number))
+        return not (standing.many and self._is_behind(connection.number, standing.view))
 
-    def _is_behind(self, number: int) -> bool:
-        """Return whether an earlier server of the URL is fit, at which all processes should meet again."""
+    def _is_behind(self, number: int, view: str) -> bool:
+        """Return whether an earlier server of the URL is fit, at which all processes should meet again.
+
+        Args:
+            view: of the server in use. One that was frozen believes for some seconds that it is fit, in an older view.
+        """
         if self._first < number:
             return True  # another thread has found it
         if number == 0 or ticks() < self._next_return or not self._mutex.acquire(blocking=False):
             return False
         try:
             self._next_return = ticks() + _RETURN_S * random.uniform(1, 1.5)
-            found = next((one for one in range(number) if self._is_fit(one)), number)
+            found = next((one for one in range(number) if self._is_fit(one, view)), number)
             self._first = min(self._first, found)
             return found < number
         finally:
@@ -243,9 +256,9 @@ class Nodes:
     def _heir_of(self, number: int) -> int | None:
         return next((one for one in range(len(self._url.servers)) if one != number and self._is_fit(one)), None)
 
-    def _is_fit(self, number: int) -> bool:
+    def _is_fit(self, number: int, view: str | None = None) -> bool:
         standing = self._ask(number)
-        return standing is not None and not standing.unfit
+        return standing is not None and not standing.unfit and view in (None, standing.view)
 
     def _ask(self, number: int) -> Standing | None:
         """Ask a server over a connection of its own; ``None`` if it does not answer."""
@@ -274,18 +287,25 @@ class Nodes:
     def _answer_s(self, answer_s: float | None) -> float:
         return min(float(self._url.options.get("read_timeout_s", _READ_TIMEOUT_S)), answer_s or math.inf)
 
-    def _connect(self, number: int, probe_s: float | None = None, answer_s: float | None = None) -> Connection:
+    def _connect(
+        self,
+        number: int,
+        probe_s: float | None = None,
+        answer_s: float | None = None,
+        at_most_s: float = math.inf,
+    ) -> Connection:
         """Connect to one server, and set all that our statements depend on.
 
         Args:
             probe_s: seconds for connecting and for each answer, of a connection that only looks.
             answer_s: see :meth:`open`.
+            at_most_s: seconds for connecting, if the settings do not allow less.
         """
         options = self._url.options
         host, port = self._url.servers[number]
         context = tls_context(options)
         answer_s = self._answer_s(answer_s)
-        connect_s = probe_s or self._connect_timeout()
+        connect_s = probe_s or min(self._connect_timeout(), at_most_s)
         connection = _open_socket(
             context,
             host=host,
@@ -339,6 +359,11 @@ def _open_socket(context: ssl.SSLContext | None, host: str, **arguments: Any) ->
     return connection
 
 
+def _is_silence(error: Exception) -> bool:
+    """Return whether a server has not answered in time; one that refuses has."""
+    return isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
+
+
 def _address(server: tuple[str, int]) -> str:
     return f"{server[0]}:{server[1]}"
 
@@ -349,7 +374,7 @@ def _rows(connection: Connection, statement: Sql) -> Sequence[tuple[Any, ...]]:
 
 
 def standing_of(connection: Connection) -> Standing:
-    """Ask the server of a connection what it is.
+    """Ask the server of a connection what it is, and note on the connection if there are other writers.
 
     Raises:
         AccessDenied: the account may not read it.
@@ -357,12 +382,17 @@ def standing_of(connection: Connection) -> Standing:
     said = dict(connection.variables)
     group = said.pop("group_replication_group_name", "")
     single = said.pop("group_replication_single_primary_mode", "ON") in ("ON", "1")
+    cluster = said.pop("wsrep_cluster_address", "")
     if said.pop("wsrep_on", "OFF") == "ON":
         standing = _standing_in_cluster(connection)
+    elif cluster.startswith(_OTHERS) and cluster != _OTHERS:
+        reason = f"is configured for a Galera cluster (wsrep_cluster_address = {cluster}) and takes no part in it"
+        standing = Standing("galera", True, f"{reason}: wsrep_on is OFF", reason)
     elif group:
         standing = _standing_in_group(connection, group, single)
     else:
         standing = Standing()
+    connection.among_writers = standing.many
     if not standing.unfit and any(value not in ("OFF", "0") for value in said.values()):
         return replace(standing, unfit="is read-only")
     return standing
@@ -407,4 +437,5 @@ def _standing_in_cluster(connection: Connection) -> Standing:
     if status != "Primary" or said.get("wsrep_ready") != "ON":
         reason = f"is not in the primary component of its Galera cluster ({status}, {state})"
         return Standing("galera", True, reason, reason)
-    return Standing("galera", True, "" if state == "Synced" else f"is {state} in its Galera cluster, not Synced")
+    unfit = "" if state == "Synced" else f"is {state} in its Galera cluster, not Synced"
+    return Standing("galera", True, unfit, view=said.get("wsrep_cluster_conf_id", ""))

@@ -1,8 +1,9 @@
 -- name: show_standing
 -- What a server is. Each server has some of these: replicas and demoted primaries are read-only, as are servers that
--- were started on read-only files; members of a replication group know its name, nodes of a Galera cluster wsrep_on.
+-- were started on read-only files; members of a replication group know its name, nodes of a Galera cluster wsrep_on,
+-- and one whose replication is switched off still knows the addresses of the others.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only', 'offline_mode',
-  'group_replication_group_name', 'group_replication_single_primary_mode', 'wsrep_on')
+  'group_replication_group_name', 'group_replication_single_primary_mode', 'wsrep_on', 'wsrep_cluster_address')
 
 -- name: get_membership
 -- What the group thinks of this server, and how many of its members this server cannot reach.
@@ -11,8 +12,9 @@ SELECT COALESCE(MAX(IF(MEMBER_ID = @@GLOBAL.server_uuid, CONCAT(MEMBER_STATE, ' 
 FROM performance_schema.replication_group_members
 
 -- name: show_node
--- What a Galera cluster thinks of this node.
-SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_local_state_comment', 'wsrep_ready')
+-- What a Galera cluster thinks of this node, and the number of the view that both belong to.
+SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_local_state_comment', 'wsrep_ready',
+  'wsrep_cluster_conf_id')
 
 -- name: get_identity
 -- A session keeps the packet limit with which it began. The server's own name tells which one a router has chosen.

@@ -40,6 +40,11 @@ class ReplicaDatabase(Database):
     def _now(self) -> Database:
         return self._each[self._current]
 
+    @property
+    def servers(self) -> str:
+        """The address of the server in use."""
+        return self._now.servers
+
     def session(self, patient: bool = True, answer_s: float | None = None) -> Session:
         """Create a session with the server in use."""
         return self._now.session(patient, answer_s)
@@ -97,8 +102,11 @@ def replica_lag(session: Session) -> Lag:
     """Return how far a server is behind the one that it replicates from."""
     try:
         status = _status(session)
-    except (AccessDenied, MySQLError, EmsError) as error:
-        return Lag(None, f"the user may not read SHOW REPLICA STATUS ({error})")
+    except AccessDenied:
+        reason = "the user may not read SHOW REPLICA STATUS; grant it REPLICATION CLIENT (MariaDB: SLAVE MONITOR)"
+        return Lag(None, reason)
+    except (MySQLError, EmsError) as error:
+        return Lag(None, f"SHOW REPLICA STATUS failed ({error})")
     if status is None:
         return Lag(None, "the server is no replica")
     stopped = [names[0] for names in _RUNS if not any(status.get(name) == "Yes" for name in names)]
@@ -127,14 +135,17 @@ class Topology:
 
 
 def topology(session: Session) -> Topology:
-    """Return the part that a server plays; what the user may not see counts as absent."""
+    """Return the part that a server plays.
+
+    What the user may not see counts as absent, but a server that is read-only counts as a replica.
+    """
     found = {str(name): str(value) for name, value in session.rows(_SQL.show_variables)}
     found |= {str(name): str(value) for name, value in session.rows(_SQL.show_status)}
     if found.get("wsrep_on") == "ON":
         return Topology("Galera", "use one node for writing; a commit waits for the slowest node of the cluster")
     if found.get("group_replication_group_name"):
         return _group(found)
-    if replica_lag(session).seconds is not None or _is_replica(session):
+    if _is_replica(session, read_only=found.get("read_only", "OFF") != "OFF"):
         return Topology("replica", "it can be read (EMS_READ_URL), and is behind its primary")
     for name in ("Rpl_semi_sync_source_clients", "Rpl_semi_sync_master_clients"):
         if int(found.get(name, "0")) > 0:
@@ -156,8 +167,8 @@ def _group(found: dict[str, str]) -> Topology:
     return Topology(f"replication group, {mode}, consistency {consistency}", "; ".join(costs))
 
 
-def _is_replica(session: Session) -> bool:
+def _is_replica(session: Session, *, read_only: bool) -> bool:
     try:
         return _status(session) is not None
     except (AccessDenied, MySQLError, EmsError):
-        return False
+        return read_only

@@ -129,8 +129,10 @@ class Packet:
         # In a Galera cluster a transaction that is aborted between two statements of a packet is rolled back without
         # an error, and the rest of the packet runs alone: there each statement hears of it.
         most_bytes = 0 if self.session.sends_one_by_one else self.session.most_bytes
+        send = self.session.send
         for part in _within(most_bytes, self._parts):
-            results += self.session.send(join(";\n", part))
+            results += send(join(";\n", part))
+            send = self.session.send_on
         if self._ends_loan:
             self.session.returned()
         return results
@@ -238,9 +240,19 @@ class Session:
         Raises:
             MessageTooLarge: the server takes no packet of that size.
         """
+        return self._send(sql, stay=False)
+
+    def send_on(self, sql: Sql) -> list[Result]:
+        """Do the same on the connection of the statements before, whose variables are needed.
+
+        It is not left for another server now, even if that is the one to use by now.
+        """
+        return self._send(sql, stay=True)
+
+    def _send(self, sql: Sql, *, stay: bool) -> list[Result]:
         try:  # not in a context manager, which would take a tenth of the time of a short statement
             connection: Any = self._connection
-            if connection is None or connection.may_change or self._pid != os.getpid():
+            if connection is None or (connection.may_change and not stay) or self._pid != os.getpid():
                 connection = self._open()
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
@@ -277,6 +289,15 @@ class Session:
             ConnectionLost: there is no connection.
         """
         return self._opened().one_by_one
+
+    @property
+    def among_writers(self) -> bool:
+        """True if other servers are written to at the same time: a row that is locked here is not locked there.
+
+        Raises:
+            ConnectionLost: there is no connection.
+        """
+        return self._opened().among_writers
 
     def _opened(self) -> Connection:
         connection = self._connection

@@ -20,7 +20,7 @@ from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Message, Topic
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Packet, Result, Session
-from emsworker.store.engine.sql import Sql, Statements
+from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import Flush, add_flush, send_fenced
 
 _SQL = Statements(__name__)
@@ -144,23 +144,34 @@ class News:
     Attributes:
         partitions: of topics with messages at a cursor.
         ends: the offset after the last one of each partition of the broadcast topics.
+        others: topics of groups that have, or may have, some work, if that was asked for.
     """
 
     partitions: dict[int, list[int]]
     ends: dict[tuple[int, int], int]
+    others: set[int] = field(default_factory=set)
 
 
-def find_new(session: Session, group_ids: Collection[int], topic_ids: Collection[int]) -> News:
-    """Find, by one cheap statement, new messages of groups and of broadcast topics."""
+def find_new(
+    session: Session, group_ids: Collection[int], topic_ids: Collection[int], *, also_other: bool = False
+) -> News:
+    """Find, by one cheap statement, new messages of groups and of broadcast topics.
+
+    Args:
+        also_other: look, too, for anything that :func:`find_work` would find; it costs twice as much.
+    """
     news = News({}, {})
     if not group_ids and not topic_ids:
         return news
     args = {"group_ids": sorted(group_ids) or [0], "topic_ids": sorted(topic_ids) or [0]}
-    for kind, topic_id, partition, end in session.rows(_SQL.find_new, args):
+    statement = join("\n", (_SQL.find_new, _SQL.or_other)) if also_other else _SQL.find_new
+    for kind, topic_id, partition, end in session.rows(statement, args):
         if kind == 0:
             news.partitions.setdefault(int(topic_id), []).append(int(partition))
-        else:
+        elif kind == 1:
             news.ends[int(topic_id), int(partition)] = int(end)
+        else:
+            news.others.add(int(topic_id))
     return news
 
 
@@ -201,11 +212,11 @@ def _take(
     args = claimant.args | more
 
     def attempt() -> Claim | NothingClaimed:
-        packet = open_packet(session, args, before)
-        packet.add_all(statements, args)
+        packet = open_packet(session, before)
+        packet.add_all((_SQL.begin_taking, *statements), args)
         packet.commit()
         packet.add(_SQL.get_claimed)
-        packet.add(_SQL.read_bodies, args | claimant.group.filter.args)
+        add_bodies(packet, claimant, args)
         results = send_fenced(packet)
         partition, lo, hi, isolation, now = results[-2].rows[0]
         if hi is None or lo is None:
@@ -215,6 +226,15 @@ def _take(
         return claim
 
     return session.again_on_conflict(attempt)
+
+
+def add_bodies(packet: Packet, claimant: Claimant, args: Mapping[str, Any]) -> None:
+    """Append the statement that reads the bodies of a claim, as far as the group's filter wants them."""
+    wanted = claimant.group.filter
+    if wanted:
+        packet.add(_SQL.read_wanted_bodies, {**args, **wanted.args})
+    else:
+        packet.add(_SQL.read_bodies, args)
 
 
 def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -232,13 +252,12 @@ def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tupl
     claim.messages = [Message(claimant.topic.name, claim.partition, row, claimant.decoder) for row in rows]
 
 
-def open_packet(session: Session, args: Mapping[str, Any], before: Sequence[Flush]) -> Packet:
-    """Open a transaction that records the ends of earlier claims, and checks whether anything may be claimed."""
+def open_packet(session: Session, before: Sequence[Flush]) -> Packet:
+    """Open a transaction that records the ends of earlier claims; ``begin_taking`` must follow."""
     packet = session.packet()
     packet.begin()
     for one in before:
         add_flush(packet, one)
-    packet.add(_SQL.begin_taking, args)
     return packet
 
 
@@ -262,6 +281,9 @@ def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> C
     )
 
 
+_TAKE_RETRIES = (_SQL.begin_taking, _SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim)
+
+
 def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
     """Claim due retries of one partition.
 
@@ -270,8 +292,8 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
     """
 
     def attempt() -> Claim | NothingClaimed:
-        packet = open_packet(session, claimant.args, before)
-        packet.add_all((_SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim), claimant.args)
+        packet = open_packet(session, before)
+        packet.add_all(_TAKE_RETRIES, claimant.args)
         packet.commit()
         packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), claimant.args)
         return retries_claimed(claimant, send_fenced(packet))

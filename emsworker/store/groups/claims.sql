@@ -80,9 +80,14 @@ FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_i
 SELECT @ems_p, @ems_lo, @ems_hi, @ems_isolation, NOW(6)
 
 -- name: read_bodies
--- Runs after the commit, outside the lock; fetches neither tombstones, which have nothing to run, nor what the filter
--- excludes. Damaged or empty headers match no filter; they must not fail the statement for the other messages. Headers
--- nested more than 100 deep would, on MySQL; our own headers have one bracket each.
+-- Runs after the commit, outside the lock; does not fetch tombstones, which have nothing to run.
+SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message' ORDER BY `offset`
+
+-- name: read_wanted_bodies
+-- As read_bodies, without what the filter excludes. Damaged or empty headers match no filter; they must not fail the
+-- statement for the other messages. Headers nested more than 100 deep would, on MySQL; our own headers have one bracket
+-- each.
 SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
@@ -91,7 +96,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems
 ORDER BY `offset`
 
 -- name: count_bodies
--- Run only if read_bodies returned fewer rows than the claim has offsets: are they tombstones, or excluded by the
+-- Run only if there are fewer bodies than the claim has offsets: are they tombstones, or excluded by the
 -- filter?
 SELECT COUNT(*) FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
@@ -120,6 +125,20 @@ UNION ALL
 (SELECT 1, p.topic_id, p.`partition`, GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
   WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition` ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1)
   FROM ems_partition p WHERE p.topic_id IN %(topic_ids)s)
+
+-- name: or_other
+-- Appended to find_new by one that looks seldom: groups for which find_work would find a due retry, a waiting claim, or
+-- rows at or behind a cursor, which may lie behind a hole.
+UNION ALL
+(SELECT 2, g.topic_id, 0, 0 FROM ems_group g WHERE g.id IN %(group_ids)s AND (
+  (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1) <= NOW(6)
+  OR EXISTS (SELECT 1 FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id
+    AND (c.not_before IS NULL OR c.not_before <= NOW(6)))))
+UNION ALL
+(SELECT 2, e.topic_id, 0, 0 FROM (SELECT g.topic_id, c.next_offset, (SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
+    WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1) AS last
+  FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id WHERE g.id IN %(group_ids)s) e WHERE e.last >= e.next_offset)
 
 -- name: find_work
 -- The work available to each group, by kind.

@@ -6,7 +6,7 @@ leaves it either dead or due, never both and never neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -74,12 +74,15 @@ def get_dead(session: Session, group_id: int, place: Place) -> tuple[DeadRow, De
     return (_row(group_id, rows[0][:9]), DeadBody(*rows[0][9:])) if rows else None
 
 
-def find_dead(session: Session, group_ids: Sequence[int], uid: bytes) -> list[tuple[int, Place]]:
-    """Return the groups for which a message is dead, each with its place there."""
-    if not group_ids:
-        return []
-    rows = session.rows(_SQL.find_dead, {"group_ids": list(group_ids), "uid": uid})
-    return [(group_id, (partition, offset)) for group_id, partition, offset in rows]
+def find_dead(session: Session, group_ids: Collection[int] | None, uid: bytes) -> list[tuple[int, Place]]:
+    """Return the groups for which a message is dead, each with its place there.
+
+    Args:
+        group_ids: only these groups; ``None`` for all.
+    """
+    rows = session.rows(_SQL.find_dead, {"uid": uid})
+    chosen = [row for row in rows if group_ids is None or row[0] in group_ids]
+    return [(group_id, (partition, offset)) for group_id, partition, offset in chosen]
 
 
 def find_dead_at(session: Session, group_ids: Sequence[int], place: Place) -> list[tuple[int, Place]]:

@@ -14,7 +14,7 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(o
 
 -- name: find_dead
 -- By message id: if retention has deleted the message, only the dead letter still has its id.
-SELECT group_id, `partition`, `offset` FROM ems_dead FORCE INDEX (uid) WHERE group_id IN %(group_ids)s AND uid = %(uid)s
+SELECT group_id, `partition`, `offset` FROM ems_dead FORCE INDEX (uid) WHERE uid = %(uid)s
 
 -- name: find_dead_at
 SELECT group_id, `partition`, `offset` FROM ems_dead

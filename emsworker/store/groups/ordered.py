@@ -4,6 +4,9 @@ A claim locks the partition's cursor row until the commit. Under this lock it ch
 takes what comes first: retries, then ranges that were given back, then new messages. No partition is assigned to a
 client for longer than one claim, so there is no rebalance when clients come and go.
 
+If several nodes of a cluster are written to, a lock holds nobody on another node. There a claim always changes the
+cursor row, so that of two claims only one is committed.
+
 - ``order="partition"``: a message to retry waits in ``ems_retry``; until it has ended, nothing else of its partition is
   claimed.
 - ``order="key"``: it blocks only its own key (module ``blocking``). When it is due, it is claimed together with
@@ -20,7 +23,15 @@ from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Order
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.groups.claims import Claimant, NothingClaimed, claim_of, fill, open_packet, retries_claimed
+from emsworker.store.groups.claims import (
+    Claimant,
+    NothingClaimed,
+    add_bodies,
+    claim_of,
+    fill,
+    open_packet,
+    retries_claimed,
+)
 from emsworker.store.groups.progress import Flush, send_fenced
 
 _SQL = Statements(__name__)
@@ -35,18 +46,20 @@ def take_next(
     Raises:
         FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
     """
-    args = claimant.args | {"partition": partition, "rest_id": new_claim_id()} | claimant.group.filter.args
+    args = claimant.args | {"partition": partition, "rest_id": new_claim_id()}
 
     def attempt() -> Claim | NothingClaimed:
-        packet = open_packet(session, args, before)
+        packet = open_packet(session, before)
         packet.add_all((*_OWNER, *_RETRIES[claimant.group.order], _TAKE.insert_retry_claim, *_STREAM), args)
+        if session.among_writers:
+            packet.add_all(_CLASH, args)
         packet.commit()
         return _taken(claimant, packet, args)
 
     return session.again_on_conflict(attempt)
 
 
-_OWNER = (_TAKE.lock_cursor_or_skip, _SQL.check_owner)
+_OWNER = (_TAKE.begin_taking, _TAKE.lock_cursor_or_skip, _SQL.check_owner)
 _RETRIES = {
     Order.PARTITION: (_SQL.find_first_retry, _SQL.take_first_retry),
     Order.KEY: (_SQL.find_due_key, _SQL.take_due_keys, _SQL.find_near, _SQL.take_behind),
@@ -62,18 +75,15 @@ _STREAM = (
     _TAKE.insert_claim,
     _TAKE.move_cursor,
 )
-_READ = (
-    _SQL.list_keys,
-    _SQL.list_blocked,
-    _TAKE.get_claimed,
-    _TAKE.read_bodies,
-    _TAKE.get_retry_claim,
-    _TAKE.read_retry_bodies,
-)
+_CLASH = (_SQL.advance_cursor, _SQL.return_cursor)
+_BEFORE_BODIES = (_SQL.list_keys, _SQL.list_blocked, _TAKE.get_claimed)
+_OF_RETRIES = (_TAKE.get_retry_claim, _TAKE.read_retry_bodies)
 
 
 def _taken(claimant: Claimant, packet: Packet, args: dict[str, object]) -> Claim | NothingClaimed:
-    packet.add_all(_READ, args)
+    packet.add_all(_BEFORE_BODIES, args)
+    add_bodies(packet, claimant, args)
+    packet.add_all(_OF_RETRIES, args)
     results: list[Result] = send_fenced(packet)
     keys, blocked_keys, claimed, bodies = (result.rows for result in results[-6:-2])
     partition, lo, hi, isolation, now = claimed[0]

@@ -47,6 +47,17 @@ SELECT lo, hi, isolation, claim_id, IF(not_before > NOW(6), 1, 0) INTO @ems_lo, 
 FROM ems_claim FORCE INDEX (live)
 WHERE @ems_lo IS NOT NULL AND state = 'waiting' AND group_id = %(group_id)s AND `partition` = %(partition)s ORDER BY lo LIMIT 1 FOR UPDATE
 
+-- name: advance_cursor
+-- Changes the cursor's row, and return_cursor changes it back, if a range was adopted that had been given back. Between
+-- two looks of another node's claim that adoption may become visible there, whatever that claim has locked: it would find
+-- neither a running claim nor one that waits. Both have changed this row, so the cluster rolls one of them back.
+UPDATE ems_cursor SET next_offset = next_offset + 1
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL AND @ems_old IS NOT NULL
+
+-- name: return_cursor
+UPDATE ems_cursor SET next_offset = next_offset - 1
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL AND @ems_old IS NOT NULL
+
 -- name: check_time
 SET @ems_hi = IF(@ems_later = 1, NULL, @ems_hi)
 

@@ -65,6 +65,29 @@ def _read(
         yield source, result.rows
 
 
+# -- where there is anything -------------------------------------------------------------------------------------------
+
+
+def delayed_topics(session: Session) -> set[int]:
+    """Return the ids of the topics that have delayed messages."""
+    return {int(topic_id) for (topic_id,) in session.rows(_SQL.list_delayed_topics)}
+
+
+def retrying_groups(session: Session) -> set[int]:
+    """Return the ids of the groups that have retries."""
+    return {int(group_id) for (group_id,) in session.rows(_SQL.list_retrying_groups)}
+
+
+def running_groups(session: Session) -> set[int]:
+    """Return the ids of the groups of which clients run something."""
+    return {int(group_id) for (group_id,) in session.rows(_SQL.list_running_groups)}
+
+
+def dead_groups(session: Session) -> set[int]:
+    """Return the ids of the groups that have dead letters."""
+    return {int(group_id) for (group_id,) in session.rows(_SQL.list_dead_groups)}
+
+
 # -- delayed -----------------------------------------------------------------------------------------------------------
 
 

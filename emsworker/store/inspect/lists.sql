@@ -1,3 +1,18 @@
+-- name: list_delayed_topics
+-- Topics that have delayed messages; one index dive for each.
+SELECT DISTINCT topic_id FROM ems_outbox FORCE INDEX (PRIMARY)
+
+-- name: list_retrying_groups
+-- Groups that have retries; one index dive for each.
+SELECT DISTINCT group_id FROM ems_retry FORCE INDEX (PRIMARY)
+
+-- name: list_running_groups
+SELECT DISTINCT group_id FROM ems_claim FORCE INDEX (live) WHERE state = 'start'
+
+-- name: list_dead_groups
+-- Groups that have dead letters; one index dive for each.
+SELECT DISTINCT group_id FROM ems_dead FORCE INDEX (PRIMARY)
+
 -- name: list_delayed
 -- The next due messages of a topic after a place, which is a range of the primary key.
 SELECT topic_id, due_at, uid, created_at, `partition`, `key`, tag, level, producer_id, {headers} FROM ems_outbox FORCE INDEX (PRIMARY)

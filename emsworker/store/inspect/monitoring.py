@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
 
-_SQL = Statements(__name__)
+_ALL = Statements(__name__, where_c="", and_c="", where_group="", and_group="", where_topic="")
+_SOME = Statements(
+    __name__,
+    where_c="WHERE c.group_id IN %(group_ids)s ",
+    and_c="AND c.group_id IN %(group_ids)s ",
+    where_group="WHERE group_id IN %(group_ids)s ",
+    and_group="AND group_id IN %(group_ids)s ",
+    where_topic="WHERE p.topic_id IN %(topic_ids)s ",
+)
 
 
 @dataclass(frozen=True)
@@ -51,34 +59,45 @@ class Extent:
     end: int
 
 
-def list_lags(session: Session, most: int | None = None) -> list[PartitionLag]:
-    """Read the lag of every group in every partition, in one or two packets.
+def list_lags(
+    session: Session, most: int | None = None, group_ids: Collection[int] | None = None
+) -> list[PartitionLag]:
+    """Read the lag of groups in every partition, in one or two packets.
 
     Args:
         most: count at most this many retries, and dead letters, of each group, so that the cost does not grow with
             them; ``None`` counts all.
+        group_ids: only of these groups; ``None`` for all.
     """
+    if group_ids is not None and not group_ids:
+        return []
     if most is not None:
-        return _list_bounded(session, most)
+        return _list_bounded(session, most, group_ids)
+    sql, args = _of(group_ids)
     packet = session.packet()
-    for statement in (_SQL.list_positions, _SQL.count_claimed, _SQL.count_retries, _SQL.count_dead):
-        packet.add(statement)
+    for statement in (sql.list_positions, sql.count_claimed, sql.count_retries, sql.count_dead):
+        packet.add(statement, args)
     positions, claimed, retries, dead = (result.rows for result in packet.send())
     retries_by = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in retries}
     return _lags(positions, claimed, retries_by, {(row[0], row[1]): int(row[2]) for row in dead})
 
 
-def _list_bounded(session: Session, most: int) -> list[PartitionLag]:
+def _of(group_ids: Collection[int] | None) -> tuple[Statements, dict[str, Any]]:
+    return (_ALL, {}) if group_ids is None else (_SOME, {"group_ids": sorted(group_ids)})
+
+
+def _list_bounded(session: Session, most: int, group_ids: Collection[int] | None) -> list[PartitionLag]:
+    sql, args = _of(group_ids)
     packet = session.packet()
-    packet.add(_SQL.list_positions_and_more)
-    packet.add(_SQL.count_claimed)
+    packet.add(sql.list_positions_and_more, args)
+    packet.add(sql.count_claimed, args)
     positions, claimed = (result.rows for result in packet.send())
     first_retry = {(row[0], row[1]): int(row[6]) for row in positions if row[6] is not None}
     retrying, dying = ({group_id for group_id, _ in first_retry}, {row[0] for row in positions if row[7]})
-    retries = _count_some(session, _SQL.count_some_retries, sorted(retrying), most)
+    retries = _count_some(session, _ALL.count_some_retries, sorted(retrying), most)
     # One that has ended between the two packets is still counted, as one.
     retries_by = {place: (max(1, retries.get(place, 0)), offset) for place, offset in first_retry.items()}
-    dead_by = _count_some(session, _SQL.count_some_dead, sorted(dying), most)
+    dead_by = _count_some(session, _ALL.count_some_dead, sorted(dying), most)
     return _lags([row[:6] for row in positions], claimed, retries_by, dead_by)
 
 
@@ -92,9 +111,16 @@ def _count_some(session: Session, statement: Sql, group_ids: Sequence[int], most
     return {(group_id, int(row[0])): int(row[1]) for group_id, result in results for row in result.rows}
 
 
-def count_running(session: Session) -> dict[int, int]:
-    """Return the number of claims that clients work on now, by group."""
-    return {int(group_id): int(count) for group_id, count in session.rows(_SQL.count_running)}
+def count_running(session: Session, group_ids: Collection[int] | None = None) -> dict[int, int]:
+    """Return the number of claims that clients work on now, by group.
+
+    Args:
+        group_ids: only of these groups; ``None`` for all.
+    """
+    if group_ids is not None and not group_ids:
+        return {}
+    sql, args = _of(group_ids)
+    return {int(group_id): int(count) for group_id, count in session.rows(sql.count_running, args)}
 
 
 def _lags(
@@ -123,13 +149,21 @@ def ages_of(session: Session, places: Sequence[tuple[int, int, int]]) -> list[fl
         return []
     packet = session.packet()
     for topic_id, partition, offset in places:
-        packet.add(_SQL.get_age, {"topic_id": topic_id, "partition": partition, "offset": offset})
+        packet.add(_ALL.get_age, {"topic_id": topic_id, "partition": partition, "offset": offset})
     return [float(result.rows[0][0]) if result.rows else None for result in packet.send()]
 
 
-def list_extents(session: Session) -> list[Extent]:
-    """Return the extent of every partition."""
-    return [Extent(row[0], row[1], int(row[2]), int(row[3])) for row in session.rows(_SQL.list_extents)]
+def list_extents(session: Session, topic_ids: Collection[int] | None = None) -> list[Extent]:
+    """Return the extents of partitions.
+
+    Args:
+        topic_ids: only of these topics; ``None`` for all.
+    """
+    if topic_ids is None:
+        rows = session.rows(_ALL.list_extents)
+    else:
+        rows = session.rows(_SOME.list_extents, {"topic_ids": sorted(topic_ids)}) if topic_ids else ()
+    return [Extent(row[0], row[1], int(row[2]), int(row[3])) for row in rows]
 
 
 _SHORT, _SAMPLE = 1000, 500
@@ -148,9 +182,9 @@ def count_messages(session: Session, extents: Sequence[Extent]) -> list[int]:
     for one in filled:
         args: dict[str, Any] = {"topic_id": one.topic_id, "partition": one.partition, "from_offset": one.log_start}
         if one.end - one.log_start <= _SHORT:
-            packet.add(_SQL.count_messages, args)
+            packet.add(_ALL.count_messages, args)
         else:
-            packet.add(_SQL.count_sample, args | {"offsets": _spread(one.log_start, one.end)})
+            packet.add(_ALL.count_sample, args | {"offsets": _spread(one.log_start, one.end)})
     counts: dict[Extent, int] = {}
     for one, result in zip(filled, packet.send(), strict=True):
         count, length = int(result.rows[0][0]), one.end - one.log_start
@@ -171,11 +205,11 @@ def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
     packet = session.packet()
     for extent in filled:
         args = {"topic_id": extent.topic_id, "partition": extent.partition, "from_offset": extent.log_start}
-        packet.add(_SQL.get_mean_size, args)
+        packet.add(_ALL.get_mean_size, args)
     sizes = {one: float(result.rows[0][0] or 0) for one, result in zip(filled, packet.send(), strict=True)}
     return [sizes.get(one, 0.0) for one in extents]
 
 
 def claims_by_client(session: Session) -> dict[str, int]:
     """Return the number of claims that each client holds now."""
-    return {client_id: int(count) for client_id, count in session.rows(_SQL.count_by_client)}
+    return {client_id: int(count) for client_id, count in session.rows(_ALL.count_by_client)}

@@ -6,7 +6,7 @@ SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1), c.skipped
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
-ORDER BY c.group_id, c.`partition`
+{where_c}ORDER BY c.group_id, c.`partition`
 
 -- name: list_positions_and_more
 -- As list_positions, with the first retry of each place, and whether the group has any dead letter: index dives only.
@@ -18,7 +18,7 @@ SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
   EXISTS (SELECT 1 FROM ems_dead d FORCE INDEX (recent) WHERE d.group_id = c.group_id)
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
-ORDER BY c.group_id, c.`partition`
+{where_c}ORDER BY c.group_id, c.`partition`
 
 -- name: count_some_retries
 -- By partition, of the first rows of a group in the index.
@@ -29,20 +29,20 @@ SELECT `partition`, COUNT(*) FROM (SELECT `partition` FROM ems_dead FORCE INDEX 
 
 -- name: count_running
 -- The live claims of each group, of which there are few.
-SELECT group_id, COUNT(*) FROM ems_claim FORCE INDEX (live) WHERE state = 'start' GROUP BY group_id
+SELECT group_id, COUNT(*) FROM ems_claim FORCE INDEX (live) WHERE state = 'start' {and_group}GROUP BY group_id
 
 -- name: count_claimed
 -- Unfinished offsets in claims of the stream: in all, their lowest, and those held by live clients. Claims of retries
 -- are counted by their retries.
 SELECT c.group_id, c.`partition`, SUM(c.hi - c.acked_to), MIN(c.acked_to + 1), SUM(IF(k.client_id IS NULL, 0, c.hi - c.acked_to))
-FROM ems_claim c LEFT JOIN ems_client k ON c.state = 'start' AND k.client_id = c.client_id AND k.expires_at > NOW(6)
-WHERE c.state IN ('start', 'waiting') AND c.source = 'stream' GROUP BY c.group_id, c.`partition`
+FROM ems_claim c FORCE INDEX (live) LEFT JOIN ems_client k ON c.state = 'start' AND k.client_id = c.client_id AND k.expires_at > NOW(6)
+WHERE c.state IN ('start', 'waiting') AND c.source = 'stream' {and_c}GROUP BY c.group_id, c.`partition`
 
 -- name: count_retries
-SELECT group_id, `partition`, COUNT(*), MIN(`offset`) FROM ems_retry GROUP BY group_id, `partition`
+SELECT group_id, `partition`, COUNT(*), MIN(`offset`) FROM ems_retry {where_group}GROUP BY group_id, `partition`
 
 -- name: count_dead
-SELECT group_id, `partition`, COUNT(*) FROM ems_dead GROUP BY group_id, `partition`
+SELECT group_id, `partition`, COUNT(*) FROM ems_dead {where_group}GROUP BY group_id, `partition`
 
 -- name: get_age
 -- The age in seconds of the first message at or after an offset.
@@ -54,7 +54,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 SELECT p.topic_id, p.`partition`, p.log_start,
   COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1) + 1
-FROM ems_partition p ORDER BY p.topic_id, p.`partition`
+FROM ems_partition p {where_topic}ORDER BY p.topic_id, p.`partition`
 
 -- name: count_messages
 -- For a short partition: rows that are neither tombstones nor cancelled.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Args, Statements, utc
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, where_group="")
+_SOME = Statements(__name__, where_group="WHERE g.id IN %(group_ids)s")
 _RATED = timedelta(minutes=1)
 _COUNTS = ("unclaimed", "claimed", "waiting", "retries", "running", "dead", "lag")  # as the statements select them
 
@@ -25,6 +26,11 @@ class Sample:
         oldest_ms: the age of the oldest unfinished message, ``None`` if there is none.
         written: the last offsets of all partitions, summed up: it grows by one with each message.
         finished: offsets that the group has finished.
+        skipped: offsets that the group skipped and never runs.
+        kept: offsets that the topic keeps.
+        topics, groups: the number of those that a topic, or the stream, consists of; of topics only those kept here.
+        places: partitions, and groups x partitions, of the stream. All from ``skipped`` on is written to ``ems_latest``
+            only.
     """
 
     topic_id: int
@@ -38,6 +44,11 @@ class Sample:
     oldest_ms: int | None
     written: int
     finished: int
+    skipped: int = 0
+    kept: int = 0
+    topics: int = 0
+    groups: int = 0
+    places: int = 0
 
     @property
     def place(self) -> tuple[int, int]:
@@ -135,14 +146,20 @@ def find_round(session: Session) -> datetime | None:
     return utc(rows[0][0]) if rows else None
 
 
-def read_latest(session: Session) -> dict[tuple[int, int], SamplePoint]:
-    """Return what the latest samples say of each topic id and group id, with the rates of the minute before."""
+def read_latest(session: Session, group_ids: Collection[int] | None = None) -> dict[tuple[int, int], SamplePoint]:
+    """Return what the latest samples say of each topic id and group id, with the rates of the minute before.
+
+    Args:
+        group_ids: only of these groups; ``None`` for all.
+    """
     now = find_round(session)
-    if now is None:
+    if now is None or (group_ids is not None and not group_ids):
         return {}
     then = now - _RATED
+    args = {} if group_ids is None else {"group_ids": sorted(group_ids)}
+    statement = _SQL.list_latest if group_ids is None else _SOME.list_latest
     later, earlier = (
-        {row[:2]: row[2:] for row in session.rows(_SQL.list_latest, {"at": at.replace(tzinfo=None)})}
+        {row[:2]: row[2:] for row in session.rows(statement, {"at": at.replace(tzinfo=None), **args})}
         for at in (now, then)
     )
     return {

@@ -20,7 +20,7 @@ FROM (SELECT g.topic_id, g.id AS group_id, COALESCE(
     (SELECT n.sampled_at FROM ems_sample n FORCE INDEX (PRIMARY) WHERE n.topic_id = g.topic_id AND n.group_id = g.id
       AND n.sampled_at <= %(at)s ORDER BY n.topic_id DESC, n.group_id DESC, n.sampled_at DESC LIMIT 1),
     (SELECT f.sampled_at FROM ems_sample f FORCE INDEX (PRIMARY) WHERE f.topic_id = g.topic_id AND f.group_id = g.id
-      ORDER BY f.topic_id, f.group_id, f.sampled_at LIMIT 1)) AS sampled_at FROM ems_group g) l
+      ORDER BY f.topic_id, f.group_id, f.sampled_at LIMIT 1)) AS sampled_at FROM ems_group g {where_group}) l
 STRAIGHT_JOIN ems_sample s ON s.topic_id = l.topic_id AND s.group_id = l.group_id AND s.sampled_at = l.sampled_at
 
 -- name: read_series

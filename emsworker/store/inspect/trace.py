@@ -100,11 +100,14 @@ class MessageHistory:
     attempts: tuple[AttemptRow, ...]
 
 
-def find_message(session: Session, topic_ids: Sequence[int], uid: bytes) -> list[tuple[int, Place]]:
-    """Find a message: topic id and place; a uid may be used once in each topic."""
-    if not topic_ids:
-        return []
-    rows = session.rows(_SQL.find_message, {"topic_ids": list(topic_ids), "uid": uid})
+def find_message(session: Session, topic_id: int | None, uid: bytes) -> list[tuple[int, Place]]:
+    """Find a message: topic id and place; a uid may be used once in each topic.
+
+    Args:
+        topic_id: look there only; ``None`` for all topics.
+    """
+    statement = _SQL.find_anywhere if topic_id is None else _SQL.find_message
+    rows = session.rows(statement, {"topic_id": topic_id, "uid": uid})
     return [(topic_id, (partition, offset)) for topic_id, partition, offset in rows]
 
 

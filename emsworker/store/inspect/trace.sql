@@ -1,6 +1,10 @@
 -- name: find_message
--- The place of a message, by its uid, in any topic.
-SELECT topic_id, `partition`, `offset` FROM ems_message WHERE topic_id IN %(topic_ids)s AND uid = %(uid)s
+-- The place of a message, by its uid, in a topic.
+SELECT topic_id, `partition`, `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s
+
+-- name: find_anywhere
+-- The places of a message, by its uid; one index dive for each topic.
+SELECT STRAIGHT_JOIN m.topic_id, m.`partition`, m.`offset` FROM ems_topic t JOIN ems_message m FORCE INDEX (uid) ON m.topic_id = t.id AND m.uid = %(uid)s
 
 -- name: get_message
 SELECT uid, kind, `key`, tag, {headers}, size, born_at, producer_id FROM ems_message

@@ -123,6 +123,20 @@ def read(
     return BroadcastBatch(hi, log_start, offset, rows, now[0][0])
 
 
+def read_few(
+    session: Session, topic: Topic, partition: int, offsets: range, limit_bytes: int
+) -> Sequence[tuple[Any, ...]] | None:
+    """Read a range of messages by one statement.
+
+    Returns:
+        as the rows of :func:`read`; ``None`` if one is missing, is a tombstone, or is larger than its share of
+        ``limit_bytes``.
+    """
+    where = {"topic_id": topic.id, "partition": partition, "lo": offsets.start, "hi": offsets.stop - 1}
+    rows = session.rows(_SQL.read_few, where | {"most": limit_bytes // len(offsets)})
+    return rows if len(rows) == len(offsets) else None
+
+
 def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int, int]) -> dict[int, ReaderPosition]:
     """Take a name over from its previous reader; return its position in each partition.
 

@@ -16,12 +16,18 @@ SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition
 
 -- name: read_bodies
 -- Fetches neither tombstones, which have nothing to run, nor what the filter excludes; headers that are damaged or
--- nested too deep match no filter (see read_bodies in claims.sql).
+-- nested too deep match no filter (see read_wanted_bodies in claims.sql).
 SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
+ORDER BY `offset`
+
+-- name: read_few
+-- Small messages of a short range: if as many come as it has offsets, it has no hole, and nothing is left out.
+SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message' AND size <= %(most)s
 ORDER BY `offset`
 
 -- name: get_now

@@ -10,6 +10,9 @@ SELECT 1 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s LIM
 SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level, TIMESTAMPDIFF(MICROSECOND, NOW(6), due_at) / 1000000
 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s ORDER BY due_at, uid LIMIT %(limit)s
 
+-- name: list_waiting
+SELECT uid FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s
+
 -- name: find_accepted
 SELECT `key` FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` IN %(keys)s
 

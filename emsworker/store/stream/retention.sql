@@ -7,14 +7,15 @@ WHERE t.retention_s IS NOT NULL OR t.trim_done = 1 ORDER BY t.id, p.`partition`
 
 -- name: list_due
 -- Those of list_kept_for_a_time with something to delete: rows below the log start offset, or a first row that is old
--- enough. One index dive for each, so that a round over ten thousand topics that keep everything is one statement.
+-- enough. One index dive for each, so that a round over ten thousand topics that keep everything is one statement. Rows
+-- are deleted by age in portions, of what a tenth of the retention brings, or a minute: a few are as dear as many.
 SELECT t.id, t.name, p.`partition`, t.retention_s, t.trim_done, t.age_wins, t.archive_first, p.log_start, p.trimmed,
   (SELECT COUNT(*) FROM ems_group g WHERE g.topic_id = t.id)
 FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
 WHERE (t.retention_s IS NOT NULL OR t.trim_done = 1) AND t.archive_first = 0 AND (p.trimmed < p.log_start OR
   (SELECT m.born_at FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     AND m.`offset` >= p.log_start ORDER BY m.topic_id, m.`partition`, m.`offset` LIMIT 1)
-  <= NOW(6) - INTERVAL IF(t.trim_done = 1, 0, t.retention_s) SECOND)
+  <= NOW(6) - INTERVAL IF(t.trim_done = 1, 0, t.retention_s + LEAST(t.retention_s / 10, 60)) SECOND)
 ORDER BY t.id, p.`partition`
 
 -- name: list_topics_with_restored

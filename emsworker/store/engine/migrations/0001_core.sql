@@ -14,6 +14,7 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   priorities TINYINT UNSIGNED NOT NULL DEFAULT 1,
   archive_first TINYINT NOT NULL DEFAULT 0,
   server VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL,
+  former VARCHAR(2000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (id),
   UNIQUE KEY name (name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -522,6 +523,31 @@ CREATE TABLE IF NOT EXISTS ems_sample (
   finished BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (topic_id, group_id, sampled_at),
   KEY sampled (sampled_at)
+) ENGINE=InnoDB;
+
+-- The latest sample of each group, of each topic (group 0) and of the stream (topic 0), so that a page of many of them
+-- reads only the rows that it shows. length ranks them: what waits for a group, the offsets that a topic keeps; of the
+-- stream it is the number of partitions, and of groups x partitions.
+
+CREATE TABLE IF NOT EXISTS ems_latest (
+  topic_id INT UNSIGNED NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  kind ENUM('stream', 'topic', 'group') NOT NULL,
+  length BIGINT UNSIGNED NOT NULL,
+  unclaimed BIGINT UNSIGNED NOT NULL,
+  claimed BIGINT UNSIGNED NOT NULL,
+  waiting BIGINT UNSIGNED NOT NULL,
+  retries BIGINT UNSIGNED NOT NULL,
+  running INT UNSIGNED NOT NULL,
+  dead BIGINT UNSIGNED NOT NULL,
+  skipped BIGINT UNSIGNED NOT NULL,
+  oldest_ms BIGINT UNSIGNED NULL,
+  written BIGINT UNSIGNED NOT NULL,
+  topic_count INT UNSIGNED NOT NULL,
+  group_count INT UNSIGNED NOT NULL,
+  sampled_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (topic_id, group_id),
+  KEY ranked (kind, length)
 ) ENGINE=InnoDB;
 
 -- Results of Celery applications, as key and value. is_final: 0 may still change; 1 is a success, which nothing
