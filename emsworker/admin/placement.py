@@ -24,7 +24,16 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
 from emsworker.store.stream import forwards
-from emsworker.store.topics import change_group, create_group, create_topic, get_topic, keep_at, list_groups
+from emsworker.store.stream.guards import last_move
+from emsworker.store.topics import (
+    being_moved,
+    change_group,
+    create_group,
+    create_topic,
+    get_topic,
+    keep_at,
+    list_groups,
+)
 
 _LOOK_S = 0.2
 _PAGE = 500
@@ -82,11 +91,12 @@ class TopicMove:
         rows = {name: self._row(database) for name, database in self._databases.items()}
         source = self._find_source(rows)
         if source != self._target:
-            self._switch(source, rows)
+            self._switch(source)
             rows = {name: self._row(database) for name, database in self._databases.items()}
         sources = [name for name, row in rows.items() if row is not None and row.server == self._target]
         done, until = 0, None if timeout_s is None else ticks() + timeout_s
         for name in sources:
+            self._take_schedules_over(self._databases[name])
             done = max(done, self._let_groups_over(name, until, report))
         unread = tuple(name for name in sources if self._is_unread(self._databases[name]))
         return Moved(self._topic, tuple(sources), self._target, done, unread)
@@ -108,39 +118,73 @@ class TopicMove:
             assert found is not None, "it was found there"
             found.check_kind(TopicKind.CLUSTER)
             return holders[0]
-        back = rows[self._target]  # a move was interrupted between the closing and the opening
-        if back is not None and back.server is not None:
-            return back.server
-        raise UnknownTopic(f"there is no topic {self._topic!r} on any server; `ems topics list` shows those that exist")
+        return self._find_closed(rows)
 
-    def _switch(self, source: str, rows: dict[str, Topic | None]) -> None:
-        """Prepare the new server, close the partitions of the old one, and open those of the new one."""
-        origin, here = self._databases[source], rows[source]
-        assert here is not None, "it was found there"
+    def _find_closed(self, rows: dict[str, Topic | None]) -> str:
+        """Find the server that has given the topic up in a move that was interrupted: it has the last number."""
+        known = {name: row for name, row in rows.items() if row is not None}
+        if not known:
+            raise UnknownTopic(
+                f"there is no topic {self._topic!r} on any server; `ems topics list` shows those that exist"
+            )
+        source = max(known, key=lambda name: self._last_move(self._databases[name], known[name]))
+        if known[source].server != self._target:
+            fix = f"is being moved from server {source!r} to {known[source].server!r}; finish that first"
+            raise ConfigError([Problem("topic", repr(self._topic), fix)])
+        return source
+
+    def _switch(self, source: str) -> None:
+        """Prepare the new server, close the partitions of the old one, and open those of the new one.
+
+        What is read is still true when the topic is closed or opened, or that is not done: so of two processes that
+        move a topic at once, one changes nothing.
+        """
+        origin = self._databases[source]
+        here, here_last = self._read(origin)
         values = {name: getattr(here, name) for name in settings_of(Topic)}
-        there = self._to.call(lambda session: create_topic(session, self._topic, server=source, **values))
+        self._to.call(lambda session: create_topic(session, self._topic, server=source, **values))
+        there, there_last = self._read(self._to)
+        is_closed = here.server == self._target and here_last > there_last  # by a move that was interrupted
+        if there.server is None or not (here.server is None or is_closed):
+            raise being_moved(self._topic)
         for group in self._groups(origin, here):
             self._prepare(origin, there, group)
-        origin.call(lambda session: keep_at(session, here, self._target))
-        former = tuple(name for name in dict.fromkeys([*here.former, source]) if name != self._target)
-        self._drop_forwarded(there, former)
-        settled = replace(there, **values, former=former)
-        self._to.call(lambda session: keep_at(session, settled, None))
+        move = here_last if is_closed else max(here_last, there_last) + 1
+        if not is_closed:
+            origin.call(partial(keep_at, topic=here, server=self._target, move=move, last_move=here_last))
+        former = (*here.former, source)
+        self._drop_forwarded(there, there_last, former)
+        settled = replace(there, **values, former=tuple(name for name in former if name != self._target))
+        self._to.call(partial(keep_at, topic=settled, server=None, move=move, last_move=there_last))
+
+    def _read(self, database: Database) -> tuple[Topic, int]:
+        """Return the row of the topic on a server, and the number of its last move there, read before it."""
+        row = self._row(database)
+        last = 0 if row is None else self._last_move(database, row)
+        row = self._row(database)
+        if row is None:
+            raise UnknownTopic(f"topic {self._topic!r} was deleted while it was to be moved")
+        return row, last
+
+    def _last_move(self, database: Database, row: Topic) -> int:
+        return database.call(partial(last_move, topic_id=row.id))
+
+    def _take_schedules_over(self, origin: Database) -> None:
         times = origin.call(lambda session: schedules.list_of_topic(session, self._topic))
         self._to.call(lambda session: session.transaction(lambda s: schedules.take_over(s, times)))
         for row in times:
-            origin.call(lambda session, name=row[0]: schedules.delete(session, name))  # type: ignore[misc]
+            origin.call(partial(schedules.delete, name=row[0]))
 
-    def _drop_forwarded(self, there: Topic, former: Sequence[str]) -> None:
-        """Delete from the outbox of the new server what a server before it has accepted, and its relay would send."""
+    def _drop_forwarded(self, there: Topic, there_last: int, former: Sequence[str]) -> None:
+        """Delete from the outbox of the new server what one that had the topic later has accepted: it has a copy."""
         waiting = self._to.call(lambda session: forwards.list_waiting(session, there.id))
-        for name in former:
+        for name in forwards.later(former, self._target):
             row = self._row(self._databases[name]) if name in self._databases else None
             if row is None:
                 continue
             for uids in (waiting[start : start + _PAGE] for start in range(0, len(waiting), _PAGE)):
                 accepted = self._databases[name].call(partial(forwards.find_accepted, topic_id=row.id, uids=uids))
-                self._to.call(partial(forwards.delete, topic_id=there.id, uids=sorted(accepted)))
+                self._to.call(partial(forwards.delete, topic_id=there.id, uids=sorted(accepted), last_move=there_last))
 
     def _groups(self, database: Database, topic: Topic) -> list[Group]:
         return [group for group in database.call(list_groups) if group.topic_id == topic.id]

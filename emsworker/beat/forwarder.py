@@ -11,11 +11,12 @@ import logging
 import os
 import socket
 import uuid
+from functools import partial
 
 from emsworker.broker.placed import PlacedBroker
 from emsworker.core.batches import in_batches
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, TopicMoved
+from emsworker.core.errors import EmsError
 from emsworker.core.model import NewMessage, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
@@ -45,7 +46,7 @@ class Forwarder(Runnable):
 
     def __init__(self, servers: PlacedBroker, source: str, target: str, settings: Settings, on_death: OnDeath) -> None:
         super().__init__(f"ems-forward-{source}-{target}", on_death)
-        self._servers, self._target, self._settings = servers, target, settings
+        self._servers, self._source_name, self._target, self._settings = servers, source, target, settings
         self._what = f"messages from server {source} to server {target}"
         self._source = servers.server(source)
         self._service = f"forward:{target}"[:64]
@@ -84,36 +85,32 @@ class Forwarder(Runnable):
         return sum(self._forward(one) for one in waiting)
 
     def _forward(self, one: forwards.ForwardTopic) -> int:
-        database = self._source.database
+        """Forward a batch of a topic; returns how many messages are no longer here."""
+        name = self._servers.locate(one.topic)[-1]
+        tenure = self._servers.server(name).tenure(one.topic)
+        if tenure is None or name == self._source_name:  # it has moved on, or to the relay of this server
+            self._servers.forget(one.topic)
+            return 0
+        database, gone = self._source.database, 0
         messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH))
         for part in in_batches(messages, row_bytes, _BYTES):
-            if not self._hand_over(one.topic, part):
-                return 0
+            if not self._hand_over(one.topic, name, tenure, part):
+                self._servers.forget(one.topic)
+                break
             uids = [message.uid for message in part]
-            database.call(lambda session, uids=uids: forwards.delete(session, one.topic_id, uids))  # type: ignore[misc]
-        return len(messages)
+            if not database.call(partial(forwards.delete, topic_id=one.topic_id, uids=uids, last_move=one.last_move)):
+                break
+            gone += len(part)
+        return gone
 
-    def _hand_over(self, topic: str, messages: list[NewMessage]) -> bool:
-        """Let the server that keeps a topic accept messages, except those that one before it has accepted.
-
-        Returns:
-            False if the topic has come to the server of the outbox, whose relay sends them.
-        """
-        name = self._target
-        for _ in self._servers.servers:  # the topic may have moved on, and not further than over all servers
-            *former, name = self._servers.locate(topic)
-            if self._servers.server(name) is self._source:
-                return False
-            for one in former:
+    def _hand_over(self, topic: str, name: str, tenure: forwards.Tenure, messages: list[NewMessage]) -> bool:
+        """Let the server that keeps a topic accept messages, except those that one before it has accepted."""
+        for former in forwards.later(tenure.former, self._source_name):
+            if former in self._servers.servers:
                 uids = [message.uid for message in messages]
-                accepted = self._servers.server(one).find_accepted(topic, uids)
+                accepted = self._servers.server(former).find_accepted(topic, uids)
                 messages = [message for message in messages if message.uid not in accepted]
-            try:
-                self._servers.server(name).accept(topic, messages)
-                return True
-            except TopicMoved:
-                self._servers.forget(topic)
-        raise TopicMoved(topic, name)
+        return self._servers.server(name).accept(tenure, messages)
 
     def shut_down(self) -> None:
         """Let another process forward at once."""

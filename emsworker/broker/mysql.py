@@ -190,26 +190,20 @@ class MysqlBroker:
                 if deletions > _DELETIONS:
                     raise
 
-    def accept(self, topic: str, messages: Sequence[NewMessage]) -> None:
+    def tenure(self, topic: str) -> forwards.Tenure | None:
+        """Return under which circumstances this server keeps a topic now; ``None`` if it does not."""
+        return self.database.call(lambda session: forwards.find_tenure(session, topic))
+
+    def accept(self, tenure: forwards.Tenure, messages: Sequence[NewMessage]) -> bool:
         """Store messages that another server has had in its outbox, each once; they keep their ids.
 
-        Raises:
-            TopicMoved: the topic is kept elsewhere by now.
-            TopicDeleted: it was deleted meanwhile.
+        Returns:
+            False if the topic has been moved or deleted since; nothing was accepted.
         """
-        found = self.catalog.topic(topic)
-        if found.server is None:
-            try:
-                return self.outbox.accept(found, messages)
-            except TopicDeleted:
-                self.catalog.forget(topic)
-                found = self.catalog.topic(topic)
-                if found.server is None:
-                    raise
-        raise TopicMoved(topic, found.server)
+        return self.outbox.accept(tenure, messages)
 
     def find_accepted(self, topic: str, uids: Sequence[bytes]) -> set[bytes]:
-        """Return those messages that :meth:`accept` has stored in the last week, also if the topic has moved since."""
+        """Return those messages that :meth:`accept` has stored in the last week, and that were not handed on since."""
         topic_id = self.catalog.topic(topic).id
         return self.database.call(lambda session: forwards.find_accepted(session, topic_id, uids))
 

@@ -4,7 +4,7 @@ While idle it pauses for a tenth of the time for which there has been nothing to
 ``poll_max_s``. A notification over Redis, or a publish in this process, makes it poll at once. If the notification
 names the partition, and the last poll found that any client may claim new messages there, an idle thread goes there
 without a poll. While notifications over Redis tell of all that is found, polls are rare, because a poll takes time from
-whoever has just been told. The poller also closes holes that are old enough.
+the thread that has just been told. The poller also closes holes that are old enough.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class MoveUnfinished(EmsError):
 
 
 class TopicInUse(EmsError):
-    """Transactions that send to the topic are open, so it is not deleted."""
+    """Others are just sending to the topic, or moving it, so it is neither deleted nor moved."""
 
 
 class UnknownGroup(EmsError):

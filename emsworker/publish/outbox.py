@@ -191,17 +191,12 @@ class Outbox:
             for number, message in enumerate(messages)
         ]
 
-    def accept(self, topic: Topic, messages: Sequence[NewMessage]) -> None:
-        """Store messages that another server has had in its outbox, each once.
-
-        Raises:
-            TopicDeleted: the topic was deleted meanwhile.
-        """
-        try:
-            self._database.call(lambda session: forwards.accept(session, topic, messages))
-        except AssertionBroken as error:
-            raise TopicDeleted(topic.name) from error
-        self._move(self._database.thread_session())
+    def accept(self, tenure: forwards.Tenure, messages: Sequence[NewMessage]) -> bool:
+        """Store messages that another server has had in its outbox, each once; see :func:`forwards.accept`."""
+        accepted = self._database.call(lambda session: forwards.accept(session, tenure, messages))
+        if accepted:
+            self._move(self._database.thread_session())
+        return accepted
 
     def _parts(self, messages: Sequence[NewMessage]) -> list[list[NewMessage]]:
         """Split messages into parts that the server takes in one statement each, also over a caller's connection.

@@ -59,7 +59,11 @@ class RedisConnection:
             self._send(command, wait=False)
 
     def _told(self, connection: Any, command: tuple[Any, ...]) -> bool:
-        """Send a command, and then read what the ones before it left: whoever is told need not wait for that."""
+        """Send a command, and then read what earlier ones have left, which the one that is told need not wait for.
+
+        Returns:
+            False if the connection is gone, with whatever it would have answered: the command is sent over another one.
+        """
         try:
             connection.send_command(*command)
             self.unanswered += 1

@@ -147,22 +147,29 @@ def change_topic(session: Session, topic: Topic) -> None:
     session.transaction(work)
 
 
-def keep_at(session: Session, topic: Topic, server: str | None) -> None:
+def keep_at(session: Session, topic: Topic, server: str | None, *, move: int, last_move: int) -> None:
     """Note where a topic is kept from now on, with its settings; its partitions take messages only if that is here.
 
     A publisher that has looked the topic up before finds its partition closed, and looks it up again.
 
     Args:
         server: the name of the server; ``None`` for this one.
+        move: the number of this move, which is higher than those of the topic's earlier ones.
+        last_move: that of the last one here, read before all this was decided; see :func:`guards.last_move`.
 
     Raises:
         TopicDeleted: it has been deleted.
-        TopicInUse: a transaction that has sent to the topic stays open; nothing was changed.
+        TopicInUse: a transaction that has sent to the topic stays open, or another process has moved it since; nothing
+            was changed.
     """
 
     def work(session: Session) -> None:
-        _lock_guard(session, topic, _SQL.move_guard, moved=int(server is not None))
-        _locked(session, topic.id, topic.name)
+        numbers = {"move": move, "last_move": last_move}
+        is_still_so = _lock_guard(session, topic, _SQL.move_guard, moved=int(server is not None), **numbers)
+        if _locked(session, topic.id, topic.name).server == server and not is_still_so:
+            return  # the answer was lost, or another process was faster
+        if not is_still_so:
+            raise being_moved(topic.name)
         values = {"id": topic.id, "server": server, "former": " ".join(topic.former)}
         session.execute(_SQL.keep_at, values | _TOPIC.args(topic))
         _add_partitions(session, replace(topic, server=server))
@@ -172,6 +179,14 @@ def keep_at(session: Session, topic: Topic, server: str | None) -> None:
                 _add_cursors(session, topic, group.id, from_start=True)
 
     session.transaction(work)
+
+
+def being_moved(topic: str) -> TopicInUse:
+    """Return the error of a move that another process was faster than."""
+    return TopicInUse(
+        f"another process is moving topic {topic!r}; nothing was changed "
+        "(`ems topics list` says where it is; try again if that is not where it should be)"
+    )
 
 
 def delete_topic(
@@ -208,10 +223,10 @@ def delete_topic(
     _delete_in_chunks(session, _SQL.delete_some_messages, {"topic_id": topic.id}, progress)
 
 
-def _lock_guard(session: Session, topic: Topic, change: Sql, **values: int) -> None:
+def _lock_guard(session: Session, topic: Topic, change: Sql, **values: int) -> bool:
     """Change the guard before the transaction locks anything else: the transactions it waits for may hold the locks."""
     try:
-        session.execute(change, {"topic_id": topic.id, **values})
+        return bool(session.execute(change, {"topic_id": topic.id, **values}).affected)
     except Conflict as error:
         raise TopicInUse(
             f"a transaction that has sent to topic {topic.name!r} is still open; nothing was changed "

@@ -39,7 +39,8 @@ UPDATE ems_topic_guard SET deleted_at = NOW(6) WHERE topic_id = %(topic_id)s
 
 -- name: move_guard
 -- Waits for open transactions that have sent to the topic; those that come later find a dedup key of theirs refused.
-UPDATE ems_topic_guard SET moved = %(moved)s WHERE topic_id = %(topic_id)s
+-- Changes nothing if it was moved after that was decided.
+UPDATE ems_topic_guard SET moved = %(moved)s, last_move = %(move)s WHERE topic_id = %(topic_id)s AND last_move = %(last_move)s
 
 -- name: add_partition
 INSERT INTO ems_partition (topic_id, `partition`, closed) VALUES (%(topic_id)s, %(partition)s, %(closed)s)

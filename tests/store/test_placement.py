@@ -19,7 +19,8 @@ from emsworker.core.process.clock import ticks
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import forwards
-from emsworker.store.topics import get_topic
+from emsworker.store.stream.guards import last_move
+from emsworker.store.topics import get_topic, keep_at
 from tests.support.servers import connect
 from tests.support.several import Several, several_databases
 from tests.support.waiting import until
@@ -124,10 +125,10 @@ def test_a_message_that_is_offered_again_is_not_accepted_again(several: Several,
     with app.transaction() as tx:
         tx.send("orders.new", "kept")
     messages = _waiting(several, "main", "orders.new")
-    app.server("orders").accept("orders.new", messages)
+    _accept(app, "orders", "orders.new", messages)
     with connect(several.urls["orders"], autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute("DELETE FROM ems_message")  # it was run, and retention has deleted it
-    app.server("orders").accept("orders.new", messages)
+    _accept(app, "orders", "orders.new", messages)
     assert _bodies(several, "orders", "orders.new") == []
 
 
@@ -141,7 +142,7 @@ def test_what_was_accepted_before_a_move_is_not_accepted_after_it(
     for stay in stays[1:-1]:
         _move(app, "orders.new", stay)
     messages = _waiting(several, "main", "orders.new")
-    app.server(stays[-2]).accept("orders.new", messages)
+    _accept(app, stays[-2], "orders.new", messages)
     _move(app, "orders.new", stays[-1])
     forwarding("main")
     _soon(lambda: not rows_of(several.url, "SELECT uid FROM ems_outbox"))
@@ -157,18 +158,62 @@ def test_what_waits_stays_when_its_topic_comes_to_the_server_of_the_outbox(sever
     with app.transaction() as tx:
         tx.send("orders.new", "later", countdown=3600)
     messages = _waiting(several, "main", "orders.new")
+    orders = app.server("orders")
+    tenure = orders.tenure("orders.new")
+    assert tenure is not None
+    _move(app, "orders.new", "main")  # between the forwarder's reading and its handing over
+    assert not orders.accept(tenure, messages)
     forwarder = next(one for one in forwarders(app.settings, "main", lambda *_: None) if "orders" in one.name)
-    _move(app, "orders.new", "main")  # between its reading and its handing over
-    assert not forwarder._hand_over("orders.new", messages)
     assert forwarder._forward_all() == 0
     assert len(rows_of(several.url, "SELECT uid FROM ems_outbox")) == 1, "its relay sends it"
+
+
+@pytest.mark.parametrize("stays", [("mail",), ("mail", "orders"), ("main", "orders"), ("mail", "main", "mail")])
+def test_what_waits_goes_along_with_its_topic(
+    several: Several, app: Ems, forwarding: Callable[[str], None], stays: tuple[str, ...]
+) -> None:
+    with app.transaction() as tx:
+        tx.send("orders.new", "later", countdown=3600)
+    for name in several.urls:
+        forwarding(name)
+    for stay in ("orders", *stays):
+        if stay != "orders" or len(stays) > 1:
+            _move(app, "orders.new", stay)
+        _soon(lambda stay=stay: [name for name in several.urls if _waiting(several, name, "orders.new")] == [stay])
+
+
+def test_a_move_that_was_interrupted_is_finished_and_no_other_one_is_begun(several: Several, app: Ems) -> None:
+    app.send("orders.new", "before")
+    for stay in ("mail", "main", "orders"):  # every server has a row of it
+        _move(app, "orders.new", stay)
+    _close(several, "orders", "mail")
+    for name in ("main", "orders"):
+        with pytest.raises(ConfigError, match="is being moved from server 'orders' to 'mail'; finish that first"):
+            _move(app, "orders.new", name)
+    _move(app, "orders.new", "mail")
+    app.send("orders.new", "after")
+    assert [_bodies(several, name, "orders.new") for name in ("orders", "mail")] == [[b"before"], [b"after"]]
+
+
+def _close(several: Several, source: str, target: str) -> None:
+    """Do the first half of a move."""
+    with several.database(source).session() as session:
+        topic = get_topic(session, "orders.new")
+        assert topic is not None
+        last = last_move(session, topic.id)
+        keep_at(session, topic, target, move=last + 1, last_move=last)
+
+
+def _accept(app: Ems, server: str, topic: str, messages: list[NewMessage]) -> None:
+    broker = app.server(server)
+    tenure = broker.tenure(topic)
+    assert tenure is not None and broker.accept(tenure, messages)
 
 
 def _waiting(several: Several, name: str, topic: str) -> list[NewMessage]:
     database = several.database(name)
     found = database.call(lambda session: get_topic(session, topic))
-    assert found is not None
-    return database.call(lambda session: forwards.read(session, found.id, 10))
+    return [] if found is None else database.call(lambda session: forwards.read(session, found.id, 10))
 
 
 def test_a_connection_of_the_caller_is_asked_where_it_is(

@@ -101,6 +101,7 @@ def _function(module: str, name: str, make: Callable[[Made], Made] = _nothing) -
 
 _OWNER = "AND client_id = %(client_id)s AND state = 'start'"
 _RACE, _STORE = "tests/race/test_locks.py::", "tests/store/"
+_FORWARDS = "verification/property/test_forwards.py::test_each_message_is_sent_once_wherever_its_topic_goes"
 _SESSIONS = "tests/process/test_handler_sessions.py::"
 _PROOF = _sql("session", "prove_transaction", "RELEASE SAVEPOINT ems_transaction", "DO 0")
 
@@ -411,6 +412,27 @@ FAULTS: dict[str, Fault] = {
         "what waits behind a cancelled message waits for ever",
         f"{_STORE}test_ordered.py::test_the_next_of_a_key_comes_when_the_one_before_is_cancelled",
         _sql("cancel", "list_keyed_groups", "ordering = 'key'", "ordering = 'none'"),
+    ),
+    # messages between servers
+    "copies yield to each other": Fault(
+        "a message whose two copies are forwarded at once is gone",
+        _FORWARDS,
+        _function("store.stream.forwards", "later", lambda real: lambda former, server: former),
+    ),
+    "acceptance not forgotten": Fault(
+        "a message that comes back to a server is taken for one that was accepted before",
+        _FORWARDS,
+        _sql("forwards", "forget", "AND `key` IN", "AND uid IN"),
+    ),
+    "moves not counted": Fault(
+        "what was read before a move is accepted and deleted after it",
+        _FORWARDS,
+        _function("store.stream.forwards", "hold_unmoved", lambda real: lambda *args: True),
+    ),
+    "own outbox not looked at": Fault(
+        "a message is sent by the relay of a server although another one has accepted it",
+        _FORWARDS,
+        _function("admin.placement", "TopicMove._drop_forwarded"),
     ),
     "slots of the dead count": Fault(
         "a limit is used up by clients that are gone",

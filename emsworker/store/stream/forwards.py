@@ -1,24 +1,30 @@
 """Messages of the outbox whose topic is kept on another server: read here, accepted there once, deleted here.
 
-Between the acceptance and the deletion either server may fail, and then the messages are offered again. Therefore the
-accepting server keeps each message's id for a week, as a deduplication key of the topic, in the transaction that puts
-the message into its own outbox: longer than any message that is done stays in a topic without retention. A server
-accepts nothing for a topic that it keeps no longer, so that what the servers before it have accepted is known for
-certain when a topic has moved.
+Between the acceptance and the deletion either server may fail, and then there are two copies of a message. Therefore a
+server that accepts one keeps its id for a week, as a deduplication key of the topic, in the transaction that puts the
+message into its own outbox: longer than any message that is done stays in a topic without retention. A server that
+hands a message on forgets that id with the message itself, so that it may come back.
+
+Copies are in the order in which their servers have kept the topic, and each yields to later ones only: two that yield
+to each other would both be gone. So the last copy is deleted only when it has been handed on or sent.
+
+The topic may move at any moment, and a process may be stopped between any two statements. So both the acceptance and
+the deletion do nothing if the topic has come to their server or left it since the message was read.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emsworker.core.batches import in_batches
-from emsworker.core.model import NewMessage, Topic
+from emsworker.core.model import NewMessage
 from emsworker.store.engine.errors import Duplicate
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, nest
+from emsworker.store.engine.sql import Statements, insertion
 from emsworker.store.stream import outbox
-from emsworker.store.stream.guards import kept_topic_id_text
+from emsworker.store.stream.guards import hold_unmoved
 from emsworker.store.stream.messages import row_bytes
 
 _SQL = Statements(__name__)
@@ -30,15 +36,41 @@ _RACES = 10
 
 @dataclass(frozen=True)
 class ForwardTopic:
-    """A topic of another server, with messages in the outbox of this one."""
+    """A topic of another server, with messages in the outbox of this one; see :func:`guards.last_move`."""
 
     topic_id: int
     topic: str
+    last_move: int
+
+
+@dataclass(frozen=True)
+class Tenure:
+    """A topic while this server keeps it.
+
+    Attributes:
+        former: the servers that have kept it before, in the order in which they gave it up.
+        last_move: see :func:`guards.last_move`.
+    """
+
+    topic_id: int
+    former: tuple[str, ...]
+    last_move: int
 
 
 def find_waiting(session: Session, server: str) -> list[ForwardTopic]:
     """Find the topics that a server keeps and that have messages in the outbox here; one index dive for each topic."""
     return [ForwardTopic(*row) for row in session.rows(_SQL.find_waiting, {"server": server})]
+
+
+def find_tenure(session: Session, topic: str) -> Tenure | None:
+    """Return under which circumstances this server keeps a topic; ``None`` if it does not."""
+    rows = session.rows(_SQL.find_tenure, {"topic": topic})
+    return Tenure(rows[0][0], tuple(rows[0][1].split()), rows[0][2]) if rows else None
+
+
+def later(former: Sequence[str], server: str) -> Sequence[str]:
+    """Return those former servers of a topic that have given it up after one of them; all, if that one never had it."""
+    return former[former.index(server) + 1 :] if server in former else former
 
 
 def is_any_waiting(session: Session, topic_id: int) -> bool:
@@ -58,40 +90,38 @@ def read(session: Session, topic_id: int, limit: int) -> list[NewMessage]:
     ]
 
 
-def accept(session: Session, topic: Topic, messages: Sequence[NewMessage]) -> int:
-    """Put messages into the outbox here, except those that were accepted before; return how many were new.
+def accept(session: Session, tenure: Tenure, messages: Sequence[NewMessage]) -> bool:
+    """Put messages into the outbox here, except those that were accepted before.
+
+    Returns:
+        False if the topic has been moved or deleted since; nothing was accepted.
 
     Raises:
-        AssertionBroken: the topic was deleted, or has moved to another server; nothing was accepted.
-        Duplicate: other processes offered the same again and again at the same time; nothing was accepted.
+        Duplicate: other processes accepted some of them again and again at the same time; nothing was accepted.
     """
-    for left in reversed(range(_RACES)):
+    tries = itertools.count(1)
+    while True:
         try:
-            return session.again_on_conflict(lambda: _accept(session, topic, messages))
+            return session.transaction(lambda session: _accept(session, tenure, messages))
         except Duplicate:
-            if not left:
+            if next(tries) == _RACES:
                 raise
-    raise AssertionError("it has returned or raised")
 
 
-def _accept(session: Session, topic: Topic, messages: Sequence[NewMessage]) -> int:
-    accepted = find_accepted(session, topic.id, [message.uid for message in messages])
+def _accept(session: Session, tenure: Tenure, messages: Sequence[NewMessage]) -> bool:
+    topic_id = tenure.topic_id
+    if not hold_unmoved(session, topic_id, tenure.last_move):
+        return False
+    accepted = find_accepted(session, topic_id, [message.uid for message in messages])
     new = [message for message in messages if message.uid not in accepted]
-    if not new:
-        return 0
-    packet = session.packet()
-    packet.begin()
-    common = {"topic_id": topic.id, "remembered_s": _REMEMBERED_S}
-    first, *others = [common | {"key": _KEY + message.uid, "uid": message.uid} for message in new]
-    guarded_row = nest(_SQL.remembered_row, "topic_id", kept_topic_id_text(session.database, topic.id))
-    rows = [session.mogrify(guarded_row, first), *session.mogrify_all(_SQL.remembered_row, others)]
-    packet.add_rows(_SQL.remember, rows)
+    if new:
+        common = {"topic_id": topic_id, "remembered_s": _REMEMBERED_S}
+        keys = [common | {"key": _KEY + message.uid, "uid": message.uid} for message in new]
+        session.execute(insertion(_SQL.remember, session.mogrify_all(_SQL.remembered_row, keys)))
     most = min(_STATEMENT_BYTES, session.most_bytes - _PACKET_SLACK)
     for part in in_batches(new, row_bytes, most):
-        packet.add(outbox.insert_text(session.database, topic.id, part))
-    packet.commit()
-    packet.send()
-    return len(new)
+        session.execute(outbox.insert_text(session.database, topic_id, part))
+    return True
 
 
 def find_accepted(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
@@ -106,7 +136,19 @@ def list_waiting(session: Session, topic_id: int) -> list[bytes]:
     return [bytes(uid) for (uid,) in session.rows(_SQL.list_waiting, {"topic_id": topic_id})]
 
 
-def delete(session: Session, topic_id: int, uids: Sequence[bytes]) -> None:
-    """Delete messages that another server has accepted."""
-    for text in outbox.delete_texts(topic_id, list(uids)):
-        session.change(text)
+def delete(session: Session, topic_id: int, uids: Sequence[bytes], last_move: int) -> bool:
+    """Delete messages that another server has accepted, and forget that they were accepted here.
+
+    Returns:
+        False if the topic has been moved or deleted since; nothing was deleted.
+    """
+
+    def work(session: Session) -> bool:
+        if not hold_unmoved(session, topic_id, last_move):
+            return False
+        for text in outbox.delete_texts(topic_id, list(uids)):
+            session.execute(text)
+        session.execute(_SQL.forget, {"topic_id": topic_id, "keys": [_KEY + uid for uid in uids]})
+        return True
+
+    return not uids or session.transaction(work)

@@ -1,6 +1,11 @@
 -- name: find_waiting
-SELECT t.id, t.name FROM ems_topic t WHERE t.server = %(server)s
+SELECT t.id, t.name, g.last_move FROM ems_topic t JOIN ems_topic_guard g ON g.topic_id = t.id WHERE t.server = %(server)s
 AND EXISTS (SELECT 1 FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = t.id)
+
+-- name: find_tenure
+-- One statement, so one snapshot: a later move changes the number.
+SELECT t.id, t.former, g.last_move FROM ems_topic t JOIN ems_topic_guard g ON g.topic_id = t.id
+WHERE t.name = %(topic)s AND t.server IS NULL
 
 -- name: is_any_waiting
 SELECT 1 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s LIMIT 1
@@ -12,6 +17,9 @@ FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s ORDER BY due
 
 -- name: list_waiting
 SELECT uid FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s
+
+-- name: forget
+DELETE FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` IN %(keys)s
 
 -- name: find_accepted
 SELECT `key` FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` IN %(keys)s

@@ -34,6 +34,16 @@ def hold_topic(session: Session, topic_id: int) -> bool:
     return bool(session.rows(_SQL.hold_topic, {"topic_id": topic_id}))
 
 
+def last_move(session: Session, topic_id: int) -> int:
+    """Return the number of the last move in which a topic came to this server or left it; 0 if it never did."""
+    return int(session.rows(_SQL.last_move, {"topic_id": topic_id})[0][0])
+
+
+def hold_unmoved(session: Session, topic_id: int, last_move: int) -> bool:
+    """Keep a topic from being moved or deleted before this transaction commits; return False if it has been since."""
+    return bool(session.rows(_SQL.hold_unmoved, {"topic_id": topic_id, "last_move": last_move}))
+
+
 def hold_group(session: Session, group_id: int) -> bool:
     """Keep a group from being deleted before this transaction commits; return False if it is deleted."""
     return bool(session.rows(_SQL.hold_group, {"group_id": group_id}))

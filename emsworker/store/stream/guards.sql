@@ -10,6 +10,12 @@
 (SELECT %(topic_id)s UNION ALL SELECT %(topic_id)s FROM DUAL WHERE COALESCE((SELECT g.deleted_at IS NOT NULL OR g.moved FROM %(database)s.ems_topic_guard g
   WHERE g.topic_id = %(topic_id)s LOCK IN SHARE MODE), 1))
 
+-- name: last_move
+SELECT last_move FROM ems_topic_guard WHERE topic_id = %(topic_id)s
+
+-- name: hold_unmoved
+SELECT 1 FROM ems_topic_guard WHERE topic_id = %(topic_id)s AND deleted_at IS NULL AND last_move = %(last_move)s LOCK IN SHARE MODE
+
 -- name: hold_topic
 -- The same guard as a statement of its own.
 SELECT 1 FROM ems_topic_guard WHERE topic_id = %(topic_id)s AND deleted_at IS NULL LOCK IN SHARE MODE

@@ -21,12 +21,14 @@ CREATE TABLE IF NOT EXISTS ems_topic (
 
 -- A transaction that writes for a topic outside its stream share-locks the topic's row here until its commit; a
 -- deletion of the topic locks it exclusively. The row outlives the topic: a search for a missing row would lock the gap
--- where new ones go. moved: another server keeps the topic.
+-- where new ones go. moved: another server keeps the topic; last_move: the number of the last move to or
+-- from this server.
 
 CREATE TABLE IF NOT EXISTS ems_topic_guard (
   topic_id INT UNSIGNED NOT NULL,
   deleted_at DATETIME(6) NULL,
   moved TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  last_move INT UNSIGNED NOT NULL DEFAULT 0,
   PRIMARY KEY (topic_id)
 ) ENGINE=InnoDB;
 
