@@ -158,13 +158,14 @@ class TopicMove:
         self._to.call(partial(keep_at, topic=settled, server=None, move=move, last_move=there_last))
 
     def _read(self, database: Database) -> tuple[Topic, int]:
-        """Return the row of the topic on a server, and the number of its last move there, read before it."""
+        """Return the row of the topic on a server, and the number of the move that made it so."""
         row = self._row(database)
-        last = 0 if row is None else self._last_move(database, row)
-        row = self._row(database)
-        if row is None:
-            raise UnknownTopic(f"topic {self._topic!r} was deleted while it was to be moved")
-        return row, last
+        while row is not None:
+            last = self._last_move(database, row)
+            row = self._row(database)
+            if row is not None and self._last_move(database, row) == last:
+                return row, last
+        raise UnknownTopic(f"topic {self._topic!r} was deleted while it was to be moved")
 
     def _last_move(self, database: Database, row: Topic) -> int:
         return database.call(partial(last_move, topic_id=row.id))

@@ -16,6 +16,7 @@ from emsworker.core.errors import ConfigError, UnknownGroup, UnknownTopic
 from emsworker.core.model import Group, Topic
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now
+from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims, progress
 from emsworker.store.inspect import samples
 from emsworker.store.inspect.samples import find_round
@@ -57,8 +58,22 @@ def _fill(stream: Stream) -> tuple[Topic, Topic, Group, Group]:
         f"FROM {SEQUENCE} WHERE n <= %s",
         ROWS,
     )
-    stream.rows("ANALYZE TABLE ems_outbox, ems_retry, ems_dead, ems_message, ems_group, ems_cursor, ems_partition")
+    _analyze(stream)
     return topic, other, many, few
+
+
+def _analyze(stream: Stream) -> None:
+    stream.rows("ANALYZE TABLE ems_outbox, ems_retry, ems_dead, ems_message, ems_group, ems_cursor, ems_partition")
+
+
+def _least_cost(stream: Stream, session: Session, work: Callable[[], Any]) -> int:
+    """How many rows it reads with good statistics: a thread of the server may write older ones after ours."""
+    for _ in range(5):
+        cost = reads(session, work)
+        if cost < MOST_READS:
+            break
+        _analyze(stream)
+    return cost
 
 
 def _walk(listed: Callable[..., Listing[Any]], limit: int) -> tuple[list[Any], str | None]:
@@ -108,7 +123,7 @@ def test_pages_are_complete_in_order_and_cost_the_same_at_the_end(stream: Stream
         assert len(places) == count, name
         assert [order(one) for one in rows] == sorted(order(one) for one in rows), name
         for after in (None, last):
-            cost = reads(session, lambda listed=listed, after=after: listed(after=after, limit=LIMIT))
+            cost = _least_cost(stream, session, lambda listed=listed, after=after: listed(after=after, limit=LIMIT))
             assert cost < MOST_READS, (name, after, cost)
     assert lists.delayed("t", details=True, limit=1).rows[0].task == "later"
     assert lists.retries("t", "few", details=True).rows[0].error == "oh no"
@@ -119,12 +134,12 @@ def test_pages_are_complete_in_order_and_cost_the_same_at_the_end(stream: Stream
     assert counted["many", "ship", "ValueError"] == (1000, True)
     assert counted["many", "pay", "KeyError"] == (ROWS // 20, False)
     assert counted["few", "ship", "ValueError"] == (3, False) and len(counted) == 5
-    assert reads(session, lambda: dead.classes(most=50)) < MOST_READS
+    assert _least_cost(stream, session, lambda: dead.classes(most=50)) < MOST_READS
     assert sum(one.count for one in dead.classes(DeadFilter(error="KeyError"))) == ROWS // 4
     since = datetime.now(UTC) - timedelta(seconds=1000.5)
     newest = dead.classes(DeadFilter(group="many", task="ship", error="KeyError", since=since))
     assert [one.count for one in newest] == [pytest.approx(200, abs=60)]  # a minute for this test
-    assert reads(session, lambda: Monitoring(database).lag(most=50)) < MOST_READS
+    assert _least_cost(stream, session, lambda: Monitoring(database).lag(most=50)) < MOST_READS
 
     assert dead.delete_all(only=DeadFilter(task="ship", error="KeyError")) == ROWS // 5
     stream.rows("DELETE FROM ems_retry")

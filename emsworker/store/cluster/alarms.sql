@@ -45,7 +45,7 @@ SELECT group_id, `partition`, SUM(IF(source = 'stream', hi - acked_to, 0)), MIN(
 FROM ems_claim FORCE INDEX (live) WHERE state IN ('start', 'waiting') GROUP BY group_id, `partition`
 
 -- name: get_age
-SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
+SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: count_retries

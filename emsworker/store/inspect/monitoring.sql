@@ -45,8 +45,9 @@ SELECT group_id, `partition`, COUNT(*), MIN(`offset`) FROM ems_retry {where_grou
 SELECT group_id, `partition`, COUNT(*) FROM ems_dead {where_group}GROUP BY group_id, `partition`
 
 -- name: get_age
--- The age in seconds of the first message at or after an offset.
-SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message
+-- The age in seconds of the first message at or after an offset. The index is forced, because with old statistics a
+-- server may read the whole topic.
+SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: list_extents
@@ -58,14 +59,14 @@ FROM ems_partition p {where_topic}ORDER BY p.topic_id, p.`partition`
 
 -- name: count_messages
 -- For a short partition: rows that are neither tombstones nor cancelled.
-SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s AND kind = 'message'
+SELECT COUNT(*) FROM ems_message FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s AND kind = 'message'
 
 -- name: count_sample
 SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: get_mean_size
 -- Over the last 200 rows: an estimate that costs the same however long the stream is.
-SELECT AVG(IF(kind = 'message', size, NULL)) FROM (SELECT size, kind FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s
+SELECT AVG(IF(kind = 'message', size, NULL)) FROM (SELECT size, kind FROM ems_message FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s
   ORDER BY `offset` DESC LIMIT 200) m
 
 -- name: count_by_client

@@ -16,7 +16,7 @@ SELECT topic_id, `partition`, log_start FROM ems_partition
 
 -- name: read_places
 -- A page of one partition.
-SELECT `offset`, uid, kind FROM ems_message
+SELECT `offset`, uid, kind FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
 -- name: list_outbox
