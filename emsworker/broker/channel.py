@@ -37,13 +37,20 @@ class Channel(Protocol):
     """
 
     def take_range(
-        self, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
+        self,
+        claimant: Claimant,
+        partition: int,
+        before: Sequence[Flush] = (),
+        *,
+        wait: bool = False,
+        announced: bool = False,
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one.
 
         Args:
             before: ends of earlier claims, recorded in the same transaction.
             wait: wait for another client that holds the cursor, instead of returning ``NothingClaimed.BUSY``.
+            announced: first wait until what is just being published there is committed, if there is no order.
 
         Raises:
             FenceLost: one of the earlier claims has another owner by now; nothing was claimed, and none was recorded.

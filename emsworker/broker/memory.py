@@ -452,7 +452,13 @@ class MemoryChannel:
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def take_range(
-        self, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
+        self,
+        claimant: Claimant,
+        partition: int,
+        before: Sequence[Flush] = (),
+        *,
+        wait: bool = False,
+        announced: bool = False,
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one."""
         state = self._begin(claimant, before)

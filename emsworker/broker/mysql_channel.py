@@ -31,12 +31,18 @@ class MysqlChannel:
         self.session = session
 
     def take_range(
-        self, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
+        self,
+        claimant: Claimant,
+        partition: int,
+        before: Sequence[Flush] = (),
+        *,
+        wait: bool = False,
+        announced: bool = False,
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one."""
         if claimant.group.order is not Order.NONE:
             return ordered.take_next(self.session, claimant, partition, before)
-        return claims.take_range(self.session, claimant, partition, before, wait=wait)
+        return claims.take_range(self.session, claimant, partition, before, wait=wait, announced=announced)
 
     def take_waiting(
         self, claimant: Claimant, before: Sequence[Flush] = (), *, from_partition: int = 0

@@ -254,7 +254,7 @@ class Claiming:
         if claim.hi - claim.lo + 1 >= size:
             self._poller.more()
         elif hint.kind == "stream":
-            self._poller.forget(hint)  # it took all that was there
+            self._poller.forget(hint, found=True)  # it took all that was there
         self._poller.note_work()
         topic_id, timeout_s = place.topic.id, place.group.timeout_s
         return PulledClaim(claim, topic_id, timeout_s, self._term, in_hand.lock, place.hold_s)
@@ -283,7 +283,7 @@ class Claiming:
         if hint.kind == "retries":
             return self._channel.take_retries(claimant, before)
         wait = self._was_busy or self._poller.alone
-        return self._channel.take_range(claimant, hint.partition, before, wait=wait)
+        return self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
 
     def _take_settled(self, in_hand: InHand, hint: Hint) -> list[tuple[PulledClaim, ClaimWrite]]:
         """Return claims whose messages are all settled, with their last writes.

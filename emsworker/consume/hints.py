@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emsworker.core.partitioner import level_of
 
@@ -23,7 +23,8 @@ class Hint:
     """A place where work may be: a waiting claim, due retries, or messages in a partition.
 
     A group that runs in order has only partitions, and they are ``exclusive``: one client at a time works there.
-    Hints of a group with limits are ``limited``: following one needs permits.
+    Hints of a group with limits are ``limited``: following one needs permits. Messages that are ``announced`` are just
+    being committed.
     """
 
     group_id: int
@@ -31,6 +32,7 @@ class Hint:
     partition: int = 0
     exclusive: bool = False
     limited: bool = False
+    announced: bool = field(default=False, compare=False)
 
     @property
     def level(self) -> int:

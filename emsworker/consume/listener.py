@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.publish.notifier import Wake, channel_of
+from emsworker.publish.notifier import ANNOUNCED, Wake, channel_of
 
 log = logging.getLogger(__name__)
 
+_ANNOUNCED = ANNOUNCED.encode()
 _AWAY_S = 1.0
 _EMPTY_S = 0.1  # while there is no topic to listen for
 
@@ -25,6 +26,7 @@ class Listener(Runnable):
         topic_ids: the topics to listen for.
         wake: called from this thread.
         on_death: see :class:`Runnable`.
+        announce: the same as ``wake``, when something is just being committed.
     """
 
     def __init__(
@@ -34,12 +36,13 @@ class Listener(Runnable):
         topic_ids: Iterable[int],
         wake: Wake,
         on_death: Callable[[str, BaseException], None],
+        announce: Wake = lambda topic_id, partitions: None,
     ) -> None:
         super().__init__("ems-wakeups", on_death)
         self._redis_url = redis_url
         self._stream_id = stream_id
         self._topics = {channel_of(stream_id, topic_id).encode(): topic_id for topic_id in topic_ids}
-        self._wake = wake
+        self._wake, self._announce = wake, announce
         self._trouble = Trouble(log)
 
     def listen_to(self, topic_id: int) -> None:
@@ -71,12 +74,15 @@ class Listener(Runnable):
                 message = channel.get_message(timeout=1.0)
                 self._trouble.over("redis is there")
                 if message is not None:
-                    self._wake(self._topics[message["channel"]], _partitions_in(message["data"]))
+                    words = message["data"].split()
+                    is_announced = words[:1] == [_ANNOUNCED]
+                    wake = self._announce if is_announced else self._wake
+                    wake(self._topics[message["channel"]], _numbers_in(words[is_announced:]))
 
 
-def _partitions_in(data: bytes) -> list[int]:
+def _numbers_in(words: Sequence[bytes]) -> list[int]:
     """Parse the partition numbers; a foreign message has none, but still is a wake-up."""
     try:
-        return [int(number) for number in data.split()]
+        return [int(number) for number in words]
     except ValueError:
         return []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from emsworker.consume.hints import Chooser, Hint
@@ -39,6 +39,7 @@ _SOON_S = 1.0
 _TOLD_S, _LATE_S = 0.05, 0.1
 # The least ratio of a pause to the time that a poll takes, for 0.1 s at most: many processes leave a busy server alone.
 _REST, _MOST_REST_S = 4, 0.1
+_ANNOUNCED_S = 0.05  # within which the notification follows an announcement
 _LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
 
 
@@ -83,6 +84,7 @@ class Poller(Runnable):
         self._told = False  # Redis has sent a notification
         self._untold_since = math.inf  # the first time since then that a poll has found what nobody had told
         self._hints: list[Hint] = []
+        self._announced: dict[Hint, float] = {}  # until when their notifications are expected
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
         self._fresh: set[Hint] = set()  # from notifications, and not tried since
         self._held: dict[int, float] = {}  # group id -> until when its limits allow no start
@@ -147,6 +149,8 @@ class Poller(Runnable):
             self._fresh.discard(chosen)
             if chosen.exclusive:
                 self._hints.remove(chosen)
+            if chosen in self._announced and self._announced[chosen] > ticks():
+                return replace(chosen, announced=True)
             return chosen
 
     @property
@@ -154,9 +158,11 @@ class Poller(Runnable):
         """True if there is at most one hint, so that waiting for its lock beats trying elsewhere."""
         return len(self._hints) <= 1
 
-    def forget(self, hint: Hint) -> None:
+    def forget(self, hint: Hint, *, found: bool = False) -> None:
         """Drop a hint that led to no work until the next poll, unless a notification has arrived for it since."""
         with self._lock:
+            if hint.announced and not found and self._announced.pop(hint, None) is None:
+                return  # its notification was not followed
             if hint in self._hints and hint not in self._fresh:
                 self._hints.remove(hint)
 
@@ -197,10 +203,29 @@ class Poller(Runnable):
         self._note()
 
     def tell(self, topic_id: int, partitions: Collection[int]) -> None:
-        """Take a notification over Redis; see :meth:`notify`."""
+        """Take a notification over Redis; see :meth:`notify`. One that was announced has been followed already."""
         with self._lock:
             self._told, self._untold_since = True, math.inf
-        self.notify(topic_id, partitions)
+            left = [number for number in partitions if not self._was_announced(topic_id, number)]
+            is_followed = len(partitions) > len(left) == 0
+            others = self._groups_of[topic_id] - len(self._open.get(topic_id, ()))
+        if others or not is_followed:
+            self.notify(topic_id, left)
+
+    def announce(self, topic_id: int, partitions: Collection[int]) -> None:
+        """Send an idle thread to messages that are just being committed; their notification follows."""
+        with self._lock:
+            hints = [
+                Hint(group_id, "stream", number) for group_id in self._open.get(topic_id, ()) for number in partitions
+            ]
+            if self._idle:
+                self._announced |= dict.fromkeys(hints, ticks() + _ANNOUNCED_S)
+                self._hand_out(hints)
+
+    def _was_announced(self, topic_id: int, partition: int) -> bool:
+        hints = [Hint(group_id, "stream", partition) for group_id in self._open.get(topic_id, ())]
+        until = [self._announced.pop(hint, 0.0) for hint in hints]
+        return bool(hints) and min(until) > ticks() and not self._fresh.intersection(hints)
 
     def note_found(self, topic_id: int, partitions: Collection[int]) -> None:
         """Take what another thread has found; see :meth:`notify`."""
@@ -222,9 +247,12 @@ class Poller(Runnable):
             if not hints or len(groups) < self._groups_of[topic_id]:
                 self._notified = True
                 self._wake.notify()
-            self._hints += [hint for hint in hints if hint not in self._hints]
-            self._fresh.update(hints)
-            self._found.notify(len(hints))
+            self._hand_out(hints)
+
+    def _hand_out(self, hints: Sequence[Hint]) -> None:
+        self._hints += [hint for hint in hints if hint not in self._hints]
+        self._fresh.update(hints)
+        self._found.notify(len(hints))
 
     def _note_untold(self, found: Collection[Hint]) -> None:
         if any(hint.kind == "stream" and hint not in self._hints for hint in found):

@@ -175,8 +175,8 @@ class PullConsumer:
         self._sides = [self._lease, self._poller, self._settler]
         self._listener: Listener | None = None
         if source.redis_url is not None:
-            wake = self._poller.tell
-            self._listener = Listener(source.redis_url, source.stream_id, [], wake, self._on_death)
+            wake, announce = self._poller.tell, self._poller.announce
+            self._listener = Listener(source.redis_url, source.stream_id, [], wake, self._on_death, announce)
             self._sides.append(self._listener)
 
     # -- more groups ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _AWAY_S = 1.0
+_QUIET_S = 0.01  # after a notification; workers are awake for longer than that
+ANNOUNCED = "soon"
 _MOST_NAMED = 64  # a notification for more partitions does not name them
 
 Wake = Callable[[int, Collection[int]], None]
@@ -41,13 +43,28 @@ class Notifier:
     def __init__(self, redis_url: str | None, stream_id: str, here: Sequence[Wake]) -> None:
         self._here = here
         self._stream_id = stream_id
-        self._away_until = 0.0
+        self._away_until = self._quiet_at = 0.0
         self._redis: RedisConnection | None = None
         if redis_url is not None:
             with forks.undivided:
                 from emsworker.publish.redis_connection import RedisConnection
 
             self._redis = RedisConnection(redis_url)
+
+    @property
+    def may_announce(self) -> bool:
+        """True if messages are announced before their commit: notifications go over Redis, and there are few."""
+        return self._redis is not None and ticks() >= self._quiet_at
+
+    def announce(self, places: Iterable[tuple[int, int]]) -> None:
+        """Tell idle workers that a message is just being committed, best effort; the notification comes nevertheless.
+
+        A worker needs as long as the commit to wake up and to ask the server, where it can wait for that.
+
+        Args:
+            places: topics and partitions.
+        """
+        self._tell((topic_id, f"{ANNOUNCED} {partition}") for topic_id, partition in places)
 
     def notify(self, topic_ids: Iterable[int]) -> None:
         """Notify the idle workers of these topics, best effort: never raises, never waits long."""
@@ -62,16 +79,21 @@ class Notifier:
         for wake in tuple(self._here):
             for topic_id, partitions in places.items():
                 wake(topic_id, partitions)
-        if self._redis is None or ticks() < self._away_until:
+        self._tell((topic_id, _text_of(partitions)) for topic_id, partitions in places.items())
+
+    def _tell(self, texts: Iterable[tuple[int, str]]) -> None:
+        now = ticks()
+        if self._redis is None or now < self._away_until:
             return
+        self._quiet_at = now + _QUIET_S
         import redis
 
         try:
-            for topic_id, partitions in places.items():
-                self._redis.tell("PUBLISH", channel_of(self._stream_id, topic_id), _text_of(partitions))
+            for topic_id, text in texts:
+                self._redis.tell("PUBLISH", channel_of(self._stream_id, topic_id), text)
         except redis.RedisError as error:
             log.warning("Redis is unavailable (%s); workers find new messages by polling", error)
-            self._away_until = ticks() + _AWAY_S
+            self._away_until = self._quiet_at = ticks() + _AWAY_S
 
 
 def _text_of(partitions: Collection[int]) -> str:

@@ -252,6 +252,8 @@ class Producer:
             if ticks() > deadline:
                 raise PublishTimeout(f"not confirmed within {self._timeout_s:g} s: {obstacle}") from obstacle
             batches = self._batches(todo)
+            if self._notifier.may_announce:
+                self._session.when_sent = partial(self._announce, batches)
             try:
                 bases = publish(self._session, batches, deadline)
             except (Conflict, ConnectionLost, Duplicate, AssertionBroken) as error:
@@ -259,9 +261,16 @@ class Producer:
                 obstacle = error
                 todo = [message for message in todo if message.is_open]
                 continue
+            finally:
+                self._session.when_sent = None
             for batch, base in zip(batches, bases, strict=True):
                 self._confirm(batch, base)
             return
+
+    def _announce(self, batches: Sequence[PartitionBatch]) -> None:
+        self._session.when_sent = None  # once
+        urgent = [one for one in batches if any(message.is_urgent for message in one.messages)]
+        self._notifier.announce([(one.topic_id, one.partition) for one in urgent])
 
     def _confirm(self, batch: PartitionBatch, base: int) -> None:
         self._allocator.landed(batch.topic_id, batch.partition, base, len(batch.messages))

@@ -146,8 +146,9 @@ class Child:
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
             topic_ids |= self._broadcasts.topic_ids if self._broadcasts is not None else set()
+            wake, announce = context.poller.tell, context.poller.announce
             self._listener = Listener(
-                app.stream.redis_url, app.stream.stream_id, topic_ids, context.poller.tell, self._on_death
+                app.stream.redis_url, app.stream.stream_id, topic_ids, wake, self._on_death, announce
             )
             self._listener.start()
         for thread in [*self._sides, *self._workers]:

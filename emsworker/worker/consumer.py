@@ -228,7 +228,7 @@ class Consumer(Runnable):
         before = () if self._before is None else (self._before,)
         if hint.kind == "stream" or assignment.group.order is not Order.NONE:
             wait = self._was_busy or process.poller.alone
-            claim = self._channel.take_range(claimant, hint.partition, before, wait=wait)
+            claim = self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
         elif hint.kind == "waiting":
             lowest = numbered(hint.level, 0)
             claim = self._channel.take_waiting(claimant, before, from_partition=lowest)

@@ -6,13 +6,14 @@ import random
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import FenceLost
 from emsworker.core.limits import Limit
-from emsworker.core.model import ClaimSource, Group, Isolation, Topic, TopicRule
+from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Topic, TopicRule
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import ConnectionLost
@@ -128,6 +129,28 @@ def test_nobody_claims_without_a_lease(stream: Stream) -> None:
     assert stream.cursor(group) == 4
     assert stream.retries(group) == [(1, 1, False, 0)]
     assert stream.recover() == []
+
+
+def test_an_announced_message_is_claimed_as_soon_as_it_is_committed(stream: Stream) -> None:
+    topic = stream.topic()
+    claimant = stream.claimant(topic, stream.group(topic), stream.client())
+    take = partial(claims.take_range, stream.session, claimant, 0)
+    assert take(announced=True) is NothingClaimed.EMPTY, "there is nothing to wait for"
+    stream.rows("BEGIN")
+    stream.rows(
+        "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, size, born_at) "
+        "VALUES (%s, 0, 1, UNHEX(REPEAT('01', 16)), '', '1', 1, NOW(6))",
+        topic.id,
+    )
+    assert take() is NothingClaimed.EMPTY, "it does not wait"
+    with ThreadPoolExecutor(1) as pool:
+        claim = pool.submit(take, announced=True)
+        with pytest.raises(TimeoutError):
+            claim.result(0.3)
+        assert stream.rows("SELECT next_offset FROM ems_cursor FOR UPDATE") == [(1,)], "it holds nothing meanwhile"
+        stream.rows("COMMIT")
+        found = claim.result(10)
+    assert isinstance(found, Claim) and [message.body for message in found.messages] == [1]
 
 
 def test_a_waiting_claim_is_not_adopted_before_its_time(stream: Stream) -> None:

@@ -4,7 +4,9 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -214,6 +216,73 @@ def test_who_was_rung_for_since_is_not_forgotten(stream: Stream, topic: Topic) -
         assert poller.next_hint() is None
 
 
+def _announced(poller: Poller, topic: Topic) -> Hint:
+    poller._idle = 1
+    poller.announce(topic.id, [0])
+    hint = poller.next_hint()
+    assert hint is not None and hint.announced
+    return hint
+
+
+def test_an_announcement_that_was_followed_makes_its_notification_superfluous(stream: Stream, topic: Topic) -> None:
+    with polling(stream, stream.group(topic)) as poller:
+        poller.announce(topic.id, [0])
+        assert poller.next_hint() is None, "no thread is idle"
+        hint = _announced(poller, topic)
+        poller.tell(topic.id, [0])  # during the claim
+        poller.forget(hint, found=True)
+        assert poller.next_hint() is None
+        hint = _announced(poller, topic)
+        poller.forget(hint, found=True)
+        poller.tell(topic.id, [0])  # after it
+        assert poller.next_hint() is None
+        poller.tell(topic.id, [0])
+        assert poller.next_hint() == hint, "of another message"
+
+
+def test_an_announcement_that_led_nowhere_is_forgotten_and_its_notification_is_not(
+    stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with polling(stream, stream.group(topic)) as poller:
+        hint = _announced(poller, topic)
+        poller.forget(hint)
+        assert poller.next_hint() is None
+        poller.tell(topic.id, [0])  # after the claim
+        again = poller.next_hint()
+        assert again == hint and not again.announced
+        poller.forget(again)
+        hint = _announced(poller, topic)
+        poller.tell(topic.id, [0])  # during the claim, which had looked before the commit
+        poller.forget(hint)
+        again = poller.next_hint()
+        assert again == hint and not again.announced
+        poller.forget(again)
+        poller.announce(topic.id, [0])
+        poller.tell(topic.id, [0])  # before an idle thread has woken up
+        again = poller.next_hint()
+        assert again == hint and not again.announced
+        poller.forget(again)
+        monkeypatch.setattr(module, "_ANNOUNCED_S", 0.0)
+        poller.announce(topic.id, [0])
+        again = poller.next_hint()
+        assert again == hint and not again.announced, "its commit is over"
+        poller.forget(again)
+        poller.tell(topic.id, [0])
+        assert poller.next_hint() == hint
+
+
+def test_a_notification_is_polled_for_if_another_group_did_not_hear_its_announcement(
+    stream: Stream, topic: Topic
+) -> None:
+    free, other = stream.group(topic, "free"), stream.group(topic, "other")
+    topics.change_group(stream.session, replace(other, paused=True))
+    with polling(stream, free, other) as poller:
+        hint = _announced(poller, topic)
+        poller.tell(topic.id, [0])
+        poller.forget(hint, found=True)
+        assert poller._notified and poller.next_hint() is None
+
+
 def test_what_is_rung_for_during_a_look_is_kept(stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     group = stream.group(topic)
     real = module.find_work
@@ -264,6 +333,41 @@ def test_a_wake_up_over_redis_names_the_place(redis_url: str) -> None:
         listener.join(5)
     assert heard[-4:] == [(7, [1, 3]), (8, []), (8, []), (7, [])] and not died
     assert here[-4:] == [7, 8, 9, 8]
+
+
+def test_a_send_after_a_pause_is_announced_before_its_commit(stream: Stream, topic: Topic, redis_url: str) -> None:
+    heard: list[tuple[str, list[int]]] = []
+    committed = "SELECT COUNT(*) FROM ems_message WHERE body = '2'"
+    app = stream.app(redis_url=redis_url)
+    listener = Listener(
+        redis_url,
+        app.stream.stream_id,
+        [topic.id],
+        lambda _, places: heard.append(("told", sorted(places))),
+        lambda name, error: None,
+        lambda _, places: heard.append((f"announced, {stream.value(committed)} committed", sorted(places))),
+    )
+    listener.start()
+    try:
+        until(lambda: app.send("t", 1, partition=1) and heard, 10, "it listens")
+        time.sleep(0.1)  # a quiet time
+        heard.clear()
+        stream.rows("BEGIN")
+        stream.rows("SELECT * FROM ems_partition WHERE topic_id = %s FOR UPDATE", topic.id)
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(app.send, "t", 2, partition=1)
+            until(lambda: heard, 10, "it is announced")
+            stream.rows("COMMIT")
+            assert sent.result(10).offset > 1
+        until(lambda: len(heard) == 2, 10, "it is told of")
+        assert heard == [("announced, 0 committed", [1]), ("told", [1])]
+        app.send("t", 3, partition=1)
+        app.send("t", 4, partition=1)
+        until(lambda: heard[3:], 10, "they are told of")
+        assert [what for what, _ in heard[2:4]] == ["told", "told"], "workers are awake"
+    finally:
+        listener.stop()
+        listener.join(5)
 
 
 def test_who_publishes_waits_for_no_answer_of_redis(redis_url: str, redis_server: Redis) -> None:

@@ -177,6 +177,8 @@ class Session:
         self._used_at = 0.0
         # Called with the result of each transaction before its commit: what it writes is committed with it, or not.
         self.before_commit: Callable[[object], None] | None = None
+        # Called after each packet has left, and before its answer is read; it must not raise.
+        self.when_sent: Callable[[], None] | None = None
 
     @property
     def database(self) -> str:
@@ -259,6 +261,8 @@ class Session:
             self._used_at = ticks()
             if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
                 connection._execute_command(COMMAND.COM_QUERY, sql.encode(connection.encoding))
+                if self.when_sent is not None:
+                    self.when_sent()
                 connection._read_query_result()
             else:
                 connection.query(sql)

@@ -176,19 +176,27 @@ def find_new(
 
 
 def take_range(
-    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush] = (), *, wait: bool = False
+    session: Session,
+    claimant: Claimant,
+    partition: int,
+    before: Sequence[Flush] = (),
+    *,
+    wait: bool = False,
+    announced: bool = False,
 ) -> Claim | NothingClaimed:
     """Claim the next messages of a partition, and record the ends of earlier claims in the same transaction.
 
     Args:
         wait: wait for the cursor if another client holds it, instead of returning ``NothingClaimed.BUSY``.
+        announced: first wait until what is just being published there is committed.
 
     Raises:
         FenceLost: an earlier claim has another owner by now; everything was rolled back.
     """
     lock = _SQL.lock_cursor if wait else _SQL.lock_cursor_or_skip
     statements = (lock, _SQL.find_range, _SQL.insert_claim, _SQL.move_cursor)
-    return _take(session, claimant, before, statements, {"partition": partition})
+    first = (_SQL.await_commit,) if announced else ()
+    return _take(session, claimant, before, statements, {"partition": partition}, first)
 
 
 def take_waiting(
@@ -207,12 +215,19 @@ def take_waiting(
 
 
 def _take(
-    session: Session, claimant: Claimant, before: Sequence[Flush], statements: Sequence[Sql], more: dict[str, int]
+    session: Session,
+    claimant: Claimant,
+    before: Sequence[Flush],
+    statements: Sequence[Sql],
+    more: dict[str, int],
+    first: Sequence[Sql] = (),
 ) -> Claim | NothingClaimed:
     args = claimant.args | more
 
     def attempt() -> Claim | NothingClaimed:
-        packet = open_packet(session, before)
+        packet = session.packet()
+        packet.add_all(first, args)
+        open_packet(packet, before)
         packet.add_all((_SQL.begin_taking, *statements), args)
         packet.commit()
         packet.add(_SQL.get_claimed)
@@ -252,13 +267,11 @@ def fill(session: Session, claimant: Claimant, claim: Claim, rows: Sequence[tupl
     claim.messages = [Message(claimant.topic.name, claim.partition, row, claimant.decoder) for row in rows]
 
 
-def open_packet(session: Session, before: Sequence[Flush]) -> Packet:
+def open_packet(packet: Packet, before: Sequence[Flush]) -> None:
     """Open a transaction that records the ends of earlier claims; ``begin_taking`` must follow."""
-    packet = session.packet()
     packet.begin()
     for one in before:
         add_flush(packet, one)
-    return packet
 
 
 def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> Claim:
@@ -292,7 +305,8 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
     """
 
     def attempt() -> Claim | NothingClaimed:
-        packet = open_packet(session, before)
+        packet = session.packet()
+        open_packet(packet, before)
         packet.add_all(_TAKE_RETRIES, claimant.args)
         packet.commit()
         packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), claimant.args)

@@ -10,6 +10,11 @@ SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_isolation = 0, @ems_old 
   AND (%(permitted)s = 1 OR NOT EXISTS (SELECT 1 FROM ems_limit WHERE group_id = %(group_id)s AND (per_s IS NOT NULL OR max_running IS NOT NULL))),
   1, 0)
 
+-- name: await_commit
+-- Waits for the commit of the row at the cursor, if it is there; a transaction of its own, which holds nothing meanwhile.
+SELECT 1 FROM ems_message FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >=
+  (SELECT next_offset FROM ems_cursor WHERE group_id = %(group_id)s AND `partition` = %(partition)s) ORDER BY `offset` LIMIT 1 LOCK IN SHARE MODE
+
 -- name: lock_cursor
 -- The only row that claims of a group contend for; locked until the commit at the end of this packet.
 SELECT `partition`, next_offset INTO @ems_p, @ems_lo FROM ems_cursor

@@ -49,7 +49,8 @@ def take_next(
     args = claimant.args | {"partition": partition, "rest_id": new_claim_id()}
 
     def attempt() -> Claim | NothingClaimed:
-        packet = open_packet(session, before)
+        packet = session.packet()
+        open_packet(packet, before)
         packet.add_all((*_OWNER, *_RETRIES[claimant.group.order], _TAKE.insert_retry_claim, *_STREAM), args)
         if session.among_writers:
             packet.add_all(_CLASH, args)
