@@ -31,6 +31,7 @@ _ANY = b""
 # What a lost packet holds: a claim, the progress of one, what is moved out of one, a retry that is done, and any.
 _MARKERS = [b"MAX(r.`offset`)", b"SET acked_to", b"deadline_at, detached", b"DELETE FROM ems_retry", b"COMMIT", _ANY]
 _LAST_STEPS = 10
+_OWN = "SELECT 1 FROM ems_claim WHERE state = 'start' AND client_id = %s"
 _UNFINISHED = """
 WITH asked AS (SELECT g.id FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE t.name = %s AND g.name = %s)
 SELECT c.state, COUNT(*) FROM ems_claim c WHERE c.group_id = (SELECT id FROM asked) AND c.state <> 'done' GROUP BY 1
@@ -274,13 +275,18 @@ class Follower:
             gaps = lease.gaps
             self._stream.expire(self._client)
             if recovered:
-                self._stream.recover()
+                until(self._is_taken_from, 10, "what was in hand is given to others")
         until(lambda: lease.renew() or lease.gaps > gaps, 10, "the lease is taken up")
         if recovered:
             with suppress(FenceLost):  # of what was settled, and not written down
                 self._consumer.flush()
             self._become(State.SETTLED, State.MAYBE)
             self._give_up_held()
+
+    def _is_taken_from(self) -> bool:
+        """Recover; true if nothing is left to the consumer, whose packet may hold a lock, or whose clock may be set back."""
+        self._stream.recover()
+        return not self._stream.rows(_OWN, self._client)
 
     def _become(self, before: State, after: State) -> None:
         for group in self._groups.values():
