@@ -87,14 +87,14 @@ class Forwarder(Runnable):
     def _forward(self, one: forwards.ForwardTopic) -> int:
         """Forward a batch of a topic; returns how many messages are no longer here."""
         name = self._servers.locate(one.topic)[-1]
-        tenure = self._servers.server(name).tenure(one.topic)
-        if tenure is None or name == self._source_name:  # it has moved on, or to the relay of this server
+        kept = self._servers.server(name).kept_topic(one.topic)
+        if kept is None or name == self._source_name:  # it has moved on, or to the relay of this server
             self._servers.forget(one.topic)
             return 0
         database, gone = self._source.database, 0
         messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH))
         for part in in_batches(messages, row_bytes, _BYTES):
-            if not self._hand_over(one.topic, name, tenure, part):
+            if not self._hand_over(one.topic, name, kept, part):
                 self._servers.forget(one.topic)
                 break
             uids = [message.uid for message in part]
@@ -103,14 +103,14 @@ class Forwarder(Runnable):
             gone += len(part)
         return gone
 
-    def _hand_over(self, topic: str, name: str, tenure: forwards.Tenure, messages: list[NewMessage]) -> bool:
+    def _hand_over(self, topic: str, name: str, kept: forwards.KeptTopic, messages: list[NewMessage]) -> bool:
         """Let the server that keeps a topic accept messages, except those that one before it has accepted."""
-        for former in forwards.later(tenure.former, self._source_name):
+        for former in forwards.later(kept.former, self._source_name):
             if former in self._servers.servers:
                 uids = [message.uid for message in messages]
                 accepted = self._servers.server(former).find_accepted(topic, uids)
                 messages = [message for message in messages if message.uid not in accepted]
-        return self._servers.server(name).accept(tenure, messages)
+        return self._servers.server(name).accept(kept, messages)
 
     def shut_down(self) -> None:
         """Let another process forward at once."""

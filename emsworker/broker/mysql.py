@@ -190,17 +190,17 @@ class MysqlBroker:
                 if deletions > _DELETIONS:
                     raise
 
-    def tenure(self, topic: str) -> forwards.Tenure | None:
+    def kept_topic(self, topic: str) -> forwards.KeptTopic | None:
         """Return under which circumstances this server keeps a topic now; ``None`` if it does not."""
-        return self.database.call(lambda session: forwards.find_tenure(session, topic))
+        return self.database.call(lambda session: forwards.find_kept(session, topic))
 
-    def accept(self, tenure: forwards.Tenure, messages: Sequence[NewMessage]) -> bool:
+    def accept(self, kept: forwards.KeptTopic, messages: Sequence[NewMessage]) -> bool:
         """Store messages that another server has had in its outbox, each once; they keep their ids.
 
         Returns:
             False if the topic has been moved or deleted since; nothing was accepted.
         """
-        return self.outbox.accept(tenure, messages)
+        return self.outbox.accept(kept, messages)
 
     def find_accepted(self, topic: str, uids: Sequence[bytes]) -> set[bytes]:
         """Return those messages that :meth:`accept` has stored in the last week, and that were not handed on since."""

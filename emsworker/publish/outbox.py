@@ -191,9 +191,9 @@ class Outbox:
             for number, message in enumerate(messages)
         ]
 
-    def accept(self, tenure: forwards.Tenure, messages: Sequence[NewMessage]) -> bool:
+    def accept(self, kept: forwards.KeptTopic, messages: Sequence[NewMessage]) -> bool:
         """Store messages that another server has had in its outbox, each once; see :func:`forwards.accept`."""
-        accepted = self._database.call(lambda session: forwards.accept(session, tenure, messages))
+        accepted = self._database.call(lambda session: forwards.accept(session, kept, messages))
         if accepted:
             self._move(self._database.thread_session())
         return accepted

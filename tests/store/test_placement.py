@@ -159,10 +159,10 @@ def test_what_waits_stays_when_its_topic_comes_to_the_server_of_the_outbox(sever
         tx.send("orders.new", "later", countdown=3600)
     messages = _waiting(several, "main", "orders.new")
     orders = app.server("orders")
-    tenure = orders.tenure("orders.new")
-    assert tenure is not None
+    kept = orders.kept_topic("orders.new")
+    assert kept is not None
     _move(app, "orders.new", "main")  # between the forwarder's reading and its handing over
-    assert not orders.accept(tenure, messages)
+    assert not orders.accept(kept, messages)
     forwarder = next(one for one in forwarders(app.settings, "main", lambda *_: None) if "orders" in one.name)
     assert forwarder._forward_all() == 0
     assert len(rows_of(several.url, "SELECT uid FROM ems_outbox")) == 1, "its relay sends it"
@@ -206,8 +206,8 @@ def _close(several: Several, source: str, target: str) -> None:
 
 def _accept(app: Ems, server: str, topic: str, messages: list[NewMessage]) -> None:
     broker = app.server(server)
-    tenure = broker.tenure(topic)
-    assert tenure is not None and broker.accept(tenure, messages)
+    kept = broker.kept_topic(topic)
+    assert kept is not None and broker.accept(kept, messages)
 
 
 def _waiting(several: Several, name: str, topic: str) -> list[NewMessage]:

@@ -38,7 +38,6 @@ _NOTICED = (AssertionError, KeyError, StopIteration, FlakyFailure)
 """Those of the property tests that find theirs within a second; the others want ./dev mutants, as does one that waits."""
 _QUICK = {
     *("acknowledged when claimed", "cursor moved too far", "hole never closed", "skipped in silence"),
-    *("rest not given back", "retry passed", "every one of the key promoted"),
     *("slots not counted", "permits not spent"),
 }
 _SLOW = {"cursor not locked"}

@@ -81,15 +81,16 @@ def open_session(
             log.seek(0)
             said = log.read().decode(errors="replace")
             raise not_started(error, said, where or "of spark-submit", settings or {}) from error
-        try:
-            session.sparkContext.setLogLevel("ERROR")
-            # If its Java is gone, the server for accumulators would print a traceback beside our one-line error.
-            session.sparkContext._accumulatorServer.handle_error = lambda *_: None
-            with _without_py4j_tracebacks(), _told_in_a_line(session):
-                yield session
-        finally:
-            with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was reported before
-                session.stop()
+        with _without_py4j_tracebacks():  # of the end of the session, too
+            try:
+                session.sparkContext.setLogLevel("ERROR")
+                # If its Java is gone, the server for accumulators would print a traceback beside our one-line error.
+                session.sparkContext._accumulatorServer.handle_error = lambda *_: None
+                with _told_in_a_line(session):
+                    yield session
+            finally:
+                with contextlib.suppress(Py4JError, OSError):  # its Java is gone, which was reported before
+                    session.stop()
 
 
 @contextlib.contextmanager

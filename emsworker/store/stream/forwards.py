@@ -44,7 +44,7 @@ class ForwardTopic:
 
 
 @dataclass(frozen=True)
-class Tenure:
+class KeptTopic:
     """A topic while this server keeps it.
 
     Attributes:
@@ -62,10 +62,10 @@ def find_waiting(session: Session, server: str) -> list[ForwardTopic]:
     return [ForwardTopic(*row) for row in session.rows(_SQL.find_waiting, {"server": server})]
 
 
-def find_tenure(session: Session, topic: str) -> Tenure | None:
+def find_kept(session: Session, topic: str) -> KeptTopic | None:
     """Return under which circumstances this server keeps a topic; ``None`` if it does not."""
-    rows = session.rows(_SQL.find_tenure, {"topic": topic})
-    return Tenure(rows[0][0], tuple(rows[0][1].split()), rows[0][2]) if rows else None
+    rows = session.rows(_SQL.find_kept, {"topic": topic})
+    return KeptTopic(rows[0][0], tuple(rows[0][1].split()), rows[0][2]) if rows else None
 
 
 def later(former: Sequence[str], server: str) -> Sequence[str]:
@@ -90,7 +90,7 @@ def read(session: Session, topic_id: int, limit: int) -> list[NewMessage]:
     ]
 
 
-def accept(session: Session, tenure: Tenure, messages: Sequence[NewMessage]) -> bool:
+def accept(session: Session, kept: KeptTopic, messages: Sequence[NewMessage]) -> bool:
     """Put messages into the outbox here, except those that were accepted before.
 
     Returns:
@@ -102,15 +102,15 @@ def accept(session: Session, tenure: Tenure, messages: Sequence[NewMessage]) -> 
     tries = itertools.count(1)
     while True:
         try:
-            return session.transaction(lambda session: _accept(session, tenure, messages))
+            return session.transaction(lambda session: _accept(session, kept, messages))
         except Duplicate:
             if next(tries) == _RACES:
                 raise
 
 
-def _accept(session: Session, tenure: Tenure, messages: Sequence[NewMessage]) -> bool:
-    topic_id = tenure.topic_id
-    if not hold_unmoved(session, topic_id, tenure.last_move):
+def _accept(session: Session, kept: KeptTopic, messages: Sequence[NewMessage]) -> bool:
+    topic_id = kept.topic_id
+    if not hold_unmoved(session, topic_id, kept.last_move):
         return False
     accepted = find_accepted(session, topic_id, [message.uid for message in messages])
     new = [message for message in messages if message.uid not in accepted]

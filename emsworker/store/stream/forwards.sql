@@ -2,7 +2,7 @@
 SELECT t.id, t.name, g.last_move FROM ems_topic t JOIN ems_topic_guard g ON g.topic_id = t.id WHERE t.server = %(server)s
 AND EXISTS (SELECT 1 FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = t.id)
 
--- name: find_tenure
+-- name: find_kept
 -- One statement, so one snapshot: a later move changes the number.
 SELECT t.id, t.former, g.last_move FROM ems_topic t JOIN ems_topic_guard g ON g.topic_id = t.id
 WHERE t.name = %(topic)s AND t.server IS NULL
