@@ -13,7 +13,8 @@ import pymysql
 import pytest
 from amqp.exceptions import NotFound, PreconditionFailed
 
-from emsworker.core.errors import AccessDenied, ConfigError, MessageTooLarge, SchemaMissing
+from emsworker.core.errors import AccessDenied, ConfigError, MessageTooLarge, SchemaMissing, TopicDeleted
+from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.bindings import matches
@@ -137,6 +138,44 @@ def test_without_confirmation_everything_is_sent_when_the_connection_closes(prog
     sender.close()
     reader.consume(WORK)
     assert [message.decode() for message in reader.until(200)] == list(range(200))
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_without_confirmation_one_that_cannot_be_sent_keeps_no_other_back(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, expected: bool
+) -> None:
+    sender, reader = program(confirm_publish=False), program()
+    sender.send("warm", WORK)
+    producer = sender.channel._stream.broker.producer
+    size_of = producer._size_of
+
+    def sized(message: NewMessage) -> int:
+        if b"huge" in message.body:  # max_allowed_packet was lowered since, or there is an error in our own code
+            raise MessageTooLarge("too large for the server") if expected else ZeroDivisionError("too large")
+        return size_of(message)
+
+    monkeypatch.setattr(producer, "_size_of", sized)
+    for number in range(100):
+        sender.send("huge" if number == 50 else number, WORK)
+    sender.close()
+    reader.consume(WORK)
+    assert [message.decode() for message in reader.until(100)] == ["warm", *(n for n in range(100) if n != 50)]
+    (line,) = [one for one in caplog.messages if "cannot be sent" in one]
+    assert queue_topic("work") in line and "too large" in line
+    assert sender.channel._stream.sender._background.is_alive()
+
+
+def test_a_queue_that_is_deleted_again_and_again_is_told(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = program()
+
+    def send(*_: Any) -> None:
+        raise TopicDeleted(queue_topic("work"))
+
+    monkeypatch.setattr(sender.channel._stream.sender, "send", send)
+    with pytest.raises(TopicDeleted, match="work"):
+        sender.send(1, WORK)
 
 
 def test_the_prefetch_bounds_what_is_in_hand_and_acks_make_room(program: Callable[..., Program]) -> None:

@@ -70,11 +70,11 @@ class Background(Runnable):
                 self._changed.wait(_PAUSE_S)
             if self._is_busy:
                 self._changed.wait_for(lambda: len(self._queue) >= _BATCH or self._flushing, _GATHER_S)
-            batch: list[tuple[Topic, NewMessage]] = []
+            batch: list[Places] = []
             size = 0
             while self._queue and len(batch) < _BATCH and size < _BYTES:
                 places = self._queue.popleft()
-                batch += places
+                batch.append(places)
                 size += sum(len(message.body) for _, message in places)
             self._sending, self._is_busy = bool(batch), len(batch) > 1
         if batch:
@@ -83,7 +83,20 @@ class Background(Runnable):
                 self._sending = False
                 self._changed.notify_all()
 
-    def _send(self, places: Places) -> None:
+    def _send(self, batch: Sequence[Places]) -> None:
+        """Send messages together, and each alone if one of them keeps the others from being sent."""
+        try:
+            self._insist([one for places in batch for one in places])
+        except Exception as error:  # whatever it is: with this thread all that is queued would be lost
+            if len(batch) > 1:
+                for places in batch:
+                    self._send([places])
+                return
+            names = sorted({topic.name for topic, _ in batch[0]})
+            unexpected = not isinstance(error, EmsError)
+            log.error("a message to %s is dropped, it cannot be sent: %s", names, error, exc_info=unexpected)
+
+    def _insist(self, places: Places) -> None:
         """Send until it is known that all were: an id is written once."""
         while True:
             try:
@@ -92,11 +105,8 @@ class Background(Runnable):
             except (StoreUnavailable, PublishTimeout) as error:
                 log.warning("%s not sent yet, and waiting for the stream: %s", counted(len(places), "message"), error)
                 self.sleep(_PAUSE_S)
-            except TopicDeleted as error:
+            except TopicDeleted as error:  # the others are sent
                 log.warning("messages to a queue that was deleted are dropped: %s", error)
-                return
-            except EmsError as error:
-                log.error("%s cannot be sent: %s", counted(len(places), "message"), error)
                 return
 
 

@@ -305,12 +305,15 @@ class QueueChannel(StdChannel):
         self._check_open()
         exchange, routing_key = exchange or "", routing_key or ""
         stored = Stored.of(message, exchange, routing_key)
-        for _ in range(_DELETIONS):
+        deletions = 0
+        while True:
             try:
                 return self._stream.sender.send(stored, exchange, routing_key)
             except TopicDeleted:
                 self._bindings.forget()
-        return None
+                deletions += 1
+                if deletions == _DELETIONS:
+                    raise
 
     # -- consuming -----------------------------------------------------------------------------------------------------
 
