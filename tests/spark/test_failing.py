@@ -147,16 +147,44 @@ def test_a_job_whose_java_is_killed_says_so(stream: Stream, tmp_path: Path) -> N
 
 _KILLED_IN_A_CALL = """
 import os, signal, sys, threading
+from py4j.clientserver import ClientServerConnection
+from py4j.protocol import Py4JError
 from emsworker.spark.jobs.session import SparkFailed, open_session
 from tests.spark.test_failing import java_of
+
+calling, over = threading.Event(), threading.Event()
+send = ClientServerConnection.send_command
+
+def send_and_fail_late(connection, command):
+    calling.set() if threading.current_thread() is other else None
+    try:
+        return send(connection, command)
+    except Exception:
+        over.wait() if threading.current_thread() is other else None
+        raise
+
+def call():
+    "As the thread of foreachBatch does, which may notice the death after everybody else."
+    try:
+        spark.sparkContext._jvm.java.lang.Thread.sleep(60000)
+    except Py4JError:
+        pass
+
+ClientServerConnection.send_command = send_and_fail_late
+other = threading.Thread(target=call)
 try:
     with open_session("killed in a call") as spark:
         java = java_of(os.getpid())
+        other.start()
+        calling.wait()
         os.kill(java, signal.SIGSTOP)  # it leaves the call unread, so that its death resets the connection
         threading.Timer(1, os.kill, (java, signal.SIGKILL)).start()
         spark.range(1).count()
 except SparkFailed as error:
-    sys.exit(f"told: {error}")
+    failed = str(error)
+over.set()
+other.join()
+sys.exit(f"told: {failed}")
 """
 
 

@@ -81,7 +81,7 @@ def open_session(
             log.seek(0)
             said = log.read().decode(errors="replace")
             raise not_started(error, said, where or "of spark-submit", settings or {}) from error
-        with _without_py4j_tracebacks():  # of the end of the session, too
+        with _without_py4j_tracebacks(session):  # of the end of the session, too
             try:
                 session.sparkContext.setLogLevel("ERROR")
                 # If its Java is gone, the server for accumulators would print a traceback beside our one-line error.
@@ -94,14 +94,18 @@ def open_session(
 
 
 @contextlib.contextmanager
-def _without_py4j_tracebacks() -> Iterator[None]:
-    """Drop the traceback that Py4J logs, by the root logger, of a call cut off by Java's death: it is raised too."""
+def _without_py4j_tracebacks(session: Any) -> Iterator[None]:
+    """Drop the traceback that Py4J logs, by the root logger, of a call cut off by Java's death: it is raised too.
+
+    If Java is dead in the end, they are dropped from then on: other threads, as that of ``foreachBatch``, notice later.
+    """
     root = logging.getLogger()
     root.addFilter(_not_by_py4j)
     try:
         yield
     finally:
-        root.removeFilter(_not_by_py4j)
+        if _answers(session):
+            root.removeFilter(_not_by_py4j)
 
 
 def _not_by_py4j(record: logging.LogRecord) -> bool:
