@@ -20,7 +20,7 @@ from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES, Conflict
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import recalling
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
@@ -130,7 +130,7 @@ class Claiming:
             n: the messages that are delivered at once; under limits only those are claimed.
 
         Raises:
-            ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
+            Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
         """
         with self.mutex:
             self._begin(in_hand)
@@ -170,7 +170,7 @@ class Claiming:
         """After a gap of the lease, learn which claims are left before more of them is delivered.
 
         Raises:
-            ConnectionLost, Conflict: the server could not be asked.
+            Any of TROUBLES: the server could not be asked.
         """
         if self._lease.good and self._lease.term != self._term:
             with self.mutex:
@@ -180,7 +180,7 @@ class Claiming:
         """Take one message of a group, also of one that the poller does not watch; ``None`` if there is none.
 
         Raises:
-            ConnectionLost, Conflict: what was taken by a packet that was lost is given back by a later call.
+            Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
         """
         with self.mutex:
             self._begin(in_hand)
@@ -267,7 +267,7 @@ class Claiming:
         except FenceLost:  # one of them has another owner, and nothing was kept: the settler writes each by itself
             return NothingClaimed.BUSY
         except TROUBLES as error:
-            if isinstance(error, ConnectionLost):
+            if not isinstance(error, Conflict):  # a statement after the COMMIT may have been refused
                 self._doubtful.append((claimant, ticks() + _DOUBT_S))
             for _, write in before:
                 write.in_doubt = True

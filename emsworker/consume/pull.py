@@ -49,7 +49,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.selection.filters import Filter
 from emsworker.store.engine.database import until_connected
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -318,7 +318,7 @@ class PullConsumer:
             wait: seconds to wait for the first message.
 
         Raises:
-            StoreUnavailable: the server could not be reached in that time.
+            StoreUnavailable: the server could not be reached in that time, or has refused to serve.
             ValueError: an argument is out of range.
         """
         if not is_whole(n) or n < 1:
@@ -360,12 +360,12 @@ class PullConsumer:
                 if self._claiming.take(claim_size, n, self._in_hand, left_s):
                     continue
                 trouble = None
-            except (ConnectionLost, Conflict) as error:
+            except TROUBLES as error:  # also a grant that was revoked: it was there when the consumer was opened
                 trouble = error
                 self._in_hand.wait(min(left_s, _PAUSE_S))
             if left_s <= 0:
                 if trouble is not None:
-                    raise StoreUnavailable(f"MySQL could not be reached for {wait:g} s: {trouble}") from trouble
+                    raise StoreUnavailable(f"nothing could be claimed for {wait:g} s: {trouble}") from trouble
                 return []
 
     def _deliver(self, n: int) -> list[Message]:

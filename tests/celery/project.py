@@ -129,6 +129,7 @@ class Project:
             [sys.executable, "-c", code, *map(str, arguments)],
             cwd=ROOT,
             env=self.environ,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -172,6 +173,31 @@ def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: Ma
     stream.send("acts", [{"n": 1}])
     stream.wait_ended([1])
     assert worker.stop() == beat.stop() == 0
+
+
+def test_a_consumer_that_is_refused_later_waits_as_in_an_outage(
+    stream: Stream, as_role: MakeUser, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, total = as_role("worker", ["auto-create"]), 300
+    app, numbers = Ems("pulls", url=url), list[int]()
+    stream.app.send_many("acts", range(total))
+
+    def pull() -> None:
+        for message in consumer:
+            numbers.append(message.body)
+            consumer.ack(message)
+
+    with app.consumer("acts", "pulled", prefetch=1) as consumer:
+        pulling = threading.Thread(target=pull, name="pulls")
+        pulling.start()
+        until(lambda: len(numbers) > 10, 60, "it has begun")
+        with _revoked(stream, url):
+            until(lambda: "cannot look for work: MySQL refused" in caplog.text, 60, "it is refused")
+        until(lambda: len(set(numbers)) == total, 20, "it goes on")
+        consumer.stop()
+        pulling.join(30)
+        assert not pulling.is_alive()
+    app.close()
 
 
 def test_what_a_preflight_costs(one_stream: Stream) -> None:

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from emsworker.core.counted import counted
-from emsworker.core.errors import EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
+from emsworker.core.errors import AccessDenied, EmsError, PublishTimeout, StoreUnavailable, TlsError, TopicDeleted
 from emsworker.core.model import NewMessage, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable
+from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.publish.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 _MOST, _BATCH, _BYTES = 10_000, 500, 4 << 20
 _PAUSE_S, _LAST_S = 0.5, 30.0
 _GATHER_S = 0.005  # for more messages, while there are many: each batch takes time from who calls tasks
+
+_PASSING = (StoreUnavailable, PublishTimeout, AccessDenied, TlsError)
 
 Places = Sequence[tuple[Topic, NewMessage]]
 
@@ -41,6 +43,7 @@ class Background(Runnable):
         self._changed = forks.Condition()
         self._sending = self._is_busy = False
         self._flushing = 0
+        self._trouble = Trouble(log)
         atexit.register(_flush_last, weakref.ref(self))
 
     def put(self, places: Places) -> None:
@@ -101,9 +104,10 @@ class Background(Runnable):
         while True:
             try:
                 self._producer.send_together(places)
+                self._trouble.over("messages are sent")
                 return
-            except (StoreUnavailable, PublishTimeout) as error:
-                log.warning("%s not sent yet, and waiting for the stream: %s", counted(len(places), "message"), error)
+            except _PASSING as error:
+                self._trouble.note(f"{counted(len(places), 'message')} not sent yet, and waiting for the stream", error)
                 self.sleep(_PAUSE_S)
             except TopicDeleted as error:  # the others are sent
                 log.warning("messages to a queue that was deleted are dropped: %s", error)

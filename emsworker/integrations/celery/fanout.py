@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
+from emsworker.core.errors import EmsError
 from emsworker.core.ids import MAX_KEY_BYTES
 from emsworker.core.model import Message, Topic
 from emsworker.core.process import forks
@@ -26,7 +27,7 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import HEARTBEAT
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups.claims import find_new
 from emsworker.store.routing import ExchangeKind
 from emsworker.store.stream import broadcast
@@ -292,8 +293,10 @@ class _BusReader(Runnable):
                 pass
             self._cost_s = ticks() - self._looked_at
             self._trouble.over("can read broadcasts")
-        except (ConnectionLost, Conflict) as error:
-            self._trouble.note("cannot read exchanges", error)
+        except Exception as error:  # whatever it is: without this thread a worker hears of no command and no event
+            if is_unknown := not isinstance(error, (*TROUBLES, EmsError)):
+                self._session.drop()  # it may have cut a packet in two
+            self._trouble.note("cannot read exchanges", error, exc_info=is_unknown)
             self.sleep(_AWAY_S)
         if ticks() > self._swept_at + _SWEEP_S:
             self._swept_at = ticks()

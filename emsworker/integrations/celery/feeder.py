@@ -13,7 +13,7 @@ from emsworker.core.model import Message as StreamMessage
 from emsworker.core.partitioner import level_of
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable
+from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import GROUP
@@ -69,6 +69,7 @@ class Feeder(Runnable):
         self._has_ranks = False  # a message of a higher level may wait behind those that were fetched first
         self._touch_at = 0.0
         self._changed = forks.Event()
+        self._trouble = Trouble(log)
 
     def step(self) -> None:
         """Claim what is ready, and hand it over."""
@@ -80,6 +81,15 @@ class Feeder(Runnable):
         if self._waiting() >= _MOST:
             self.sleep(_FULL_S)
             return
+        if messages := self._fetch():
+            messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
+            self._arrive(self.sort_out(messages))
+        if self._pull.losses and not self.stopping.is_set():
+            self._on_loss(LeaseLost("the lease ran out; what was in hand is delivered to others"))
+            self.stop()
+
+    def _fetch(self) -> list[StreamMessage]:
+        """Return what is ready, also what came before the stream was away."""
         messages: list[StreamMessage] = []
         try:
             messages += self._pull.fetch(_MOST, _WAIT_S)
@@ -87,20 +97,16 @@ class Feeder(Runnable):
                 if not (more := self._pull.fetch(_MOST - len(messages), 0)):
                     break
                 messages += more
+            self._trouble.over("the stream is there")
         except StoreUnavailable as error:
-            log.info("waiting for the stream: %s", error)
+            self._trouble.note("waiting for the stream", error)
             self.sleep(_WAIT_S)
         except EmsError as error:
             if not self.stopping.is_set():
                 self._on_loss(error)
                 self.stop()
-            return
-        if messages:  # also those that came before an error
-            messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
-            self._arrive(self.sort_out(messages))
-        if self._pull.losses and not self.stopping.is_set():
-            self._on_loss(LeaseLost("the lease ran out; what was in hand is delivered to others"))
-            self.stop()
+            return []
+        return messages
 
     def sort_out(self, messages: Collection[StreamMessage]) -> list[Arrival]:
         """Decode messages; those that have expired are acked."""

@@ -18,7 +18,7 @@ from celery import beat
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
-from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
+from emsworker.core.errors import AccessDenied, ConfigError, Problem, StoreUnavailable, TlsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact_url
 from emsworker.integrations.celery.storage import chain, lost, storage_of
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _LEASE_S = 10.0
 _RENEWALS = 3  # within a lease
 _PAUSE_S = 1.0  # after a failure that may pass
+_PASSING = (StoreUnavailable, OperationalError, AccessDenied, TlsError)
 
 
 class Scheduler(beat.Scheduler):
@@ -129,7 +130,7 @@ class Scheduler(beat.Scheduler):
         return schedules.advance(session, self._name, entry.name, last, upcoming)
 
     def _failed(self, entry: Any, error: Exception) -> None:
-        if lost(error) or any(isinstance(one, (StoreUnavailable, OperationalError)) for one in chain(error)):
+        if lost(error) or any(isinstance(one, _PASSING) for one in chain(error)):
             log.error("beat: %s could not be sent, and will be: %s", entry.name, error)
             self.schedule[entry.name] = entry
             self._heap = None

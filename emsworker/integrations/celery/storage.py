@@ -11,6 +11,7 @@ from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.process import forks
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
+from emsworker.integrations.celery.refusals import Refusals
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
@@ -59,6 +60,7 @@ class Storage:
         self._database = Database(parsed.database)
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}
+        self._refusals = Refusals()
         self.writer = Writer(self.call, self.stored)
         self.poller = ResultPoller(self.find)
         redis_url = StreamOptions.load(parsed.options, {}).redis_url
@@ -69,10 +71,11 @@ class Storage:
 
         Raises:
             StoreUnavailable: the server could not be reached for 30 seconds.
+            AccessDenied, TlsError: it has refused the first call.
         """
 
         def attempt() -> T:
-            with self._session() as session:
+            with self._refusals.apart(), self._session() as session:
                 return work(session)
 
         return until_connected(attempt, _TIMEOUT_S)
@@ -104,7 +107,7 @@ class Storage:
         joins = self.is_broker_of(app)
 
         def attempt() -> T:
-            with self._session() as session:
+            with self._refusals.apart(), self._session() as session:
                 return _publish(session, work, joins)
 
         return until_connected(attempt, _TIMEOUT_S)

@@ -14,6 +14,7 @@ from emsworker.core.process import forks
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.fanout import LocalQueues
 from emsworker.integrations.celery.options import StreamOptions
+from emsworker.integrations.celery.refusals import Refusals
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.engine.database import Database
@@ -45,6 +46,7 @@ class Stream:
         self._probe: Session | None = None
         self._beat: Beat | None = None
         self._users = 0
+        self._refusals = Refusals()
 
     def enter(self) -> None:
         """Note one more connection."""
@@ -71,13 +73,14 @@ class Stream:
         Raises:
             ConnectionLost: the server cannot be reached.
             SchemaMissing: ``ems migrate`` has not been run.
-            AccessDenied: the user may not use the tables.
+            AccessDenied, TlsError: the user may not use the tables, or TLS fails; the first time.
         """
         with self._lock:
             if self._probe is None:
                 at_once = Database(self.url.database, min(timeout_s or math.inf, self.options.connect_timeout_s))
                 self._probe = at_once.session(patient=False)
-            check_version(self._probe)
+            with self._refusals.apart():
+                check_version(self._probe)
         _ = self.broker.database
 
     def maintain(self) -> None:

@@ -1,0 +1,35 @@
+"""Refusals of a server: of the user, a password, a grant or TLS."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from emsworker.core.errors import AccessDenied, TlsError
+from emsworker.store.engine.errors import ConnectionLost
+
+
+class Refusals:
+    """Tells refusals apart: the first use fails by it, so that a wrong password ends a program at once.
+
+    One that has been served before outlives it, as any other trouble of the server: a password is being changed.
+    """
+
+    def __init__(self) -> None:
+        self._was_served = False
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Use the server.
+
+        Raises:
+            AccessDenied, TlsError: the server has refused the first use.
+            ConnectionLost: it has refused a later one.
+        """
+        try:
+            yield
+        except (AccessDenied, TlsError) as error:
+            if not self._was_served:
+                raise
+            raise ConnectionLost(str(error)) from error
+        self._was_served = True

@@ -1,0 +1,127 @@
+"""A server that refuses its user for a while: programs that have worked before outlive that, and say so."""
+
+from pathlib import Path
+
+import kombu
+
+import emsworker.integrations.celery.registration  # noqa: F401  kombu looks for transports elsewhere only then
+from emsworker.core.process.clock import ticks
+from emsworker.core.url import DatabaseUrl
+from emsworker.local import LocalDatabase
+from tests.celery.brokers import Broker
+from tests.celery.project import Project
+from tests.support.roles import users
+from tests.support.servers import connect
+from tests.support.waiting import until
+
+_LEASE_S = 3
+
+
+class Account:
+    """The user of a URL, whom an administrator locks out and lets in again."""
+
+    def __init__(self, server: LocalDatabase, url: str) -> None:
+        self._server, self._name = server, DatabaseUrl.parse(url).user
+
+    def lock_out(self) -> None:
+        """Change the password, as in a rotation that has not reached the programs yet, and end all connections."""
+        self._set_password("other")
+        with connect(self._server.admin_url, autocommit=True) as admin, admin.cursor() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", (self._name,))
+            for (number,) in cursor.fetchall():
+                cursor.execute("KILL %s", (number,))
+
+    def let_in(self) -> None:
+        """Give it the password back that the programs know."""
+        self._set_password("pw")
+
+    def _set_password(self, text: str) -> None:
+        with connect(self._server.admin_url, autocommit=True) as admin, admin.cursor() as cursor:
+            for host in ("localhost", "127.0.0.1"):
+                cursor.execute("ALTER USER %s@%s IDENTIFIED BY %s", (self._name, host, text))
+
+
+_SENDER = """
+from emsworker import AccessDenied
+from kombu.exceptions import OperationalError
+app.conf.broker_transport_options |= {"confirm_publish": False}
+for number in range(100, 103):
+    work.delay(number)
+squares = [square.delay(number) for number in range(30)]
+print("sent", flush=True)
+sys.stdin.readline()
+accepted = []
+for number in range(103, 106):
+    try:
+        work.delay(number)
+        accepted.append(number)
+    except (AccessDenied, OperationalError):  # told at once, where the way to the queue had to be looked up again
+        pass
+print(*accepted, flush=True)
+sys.stdin.readline()
+assert [one.get(timeout=60) for one in squares] == [number * number for number in range(30)]
+"""
+_BEAT = """
+app.conf.beat_schedule = {"each": {"task": work.name, "schedule": 0.5, "args": (1000,)}}
+app.Beat(scheduler="ems", loglevel="INFO", schedule=sys.argv[1]).run()
+"""
+
+
+def test_workers_beat_and_senders_outlive_a_change_of_the_password(
+    broker: Broker, server: LocalDatabase, tmp_path: Path
+) -> None:
+    with users(server, broker.url) as make:
+        url = make("celery")
+        account = Account(server, url.removeprefix("ems+"))
+        with Project(Broker("ems", url, url, broker.dead), tmp_path, {"lease_s": _LEASE_S}) as project:
+            worker = project.worker("-c", "1").wait_ready()
+            sender, beat = project.program(_SENDER), project.program(_BEAT, tmp_path / "schedule")
+            assert sender.stdin is not None and sender.stdout is not None
+            assert sender.stdout.readline() == "sent\n", sender.communicate()[1]
+            until(lambda: {100, 101, 102, 1000} <= project.count("ended").keys(), 60, "all are at work")
+
+            account.lock_out()
+            sender.stdin.write("\n")
+            sender.stdin.flush()
+            accepted = {int(number) for number in sender.stdout.readline().split()}
+            until(lambda: "MySQL refused: (1045)" in worker.text, 30, "the worker says why it waits")
+            locked = ticks()
+            until(lambda: ticks() > locked + 2 * _LEASE_S, 60, "all leases are over")
+            before = project.count("ended")
+            account.let_in()
+
+            until(lambda: project.count("ended")[1000] > before[1000] + 2, 60, "the beat sends again")
+            until(lambda: accepted <= project.count("ended").keys(), 60, "what was sent meanwhile has arrived")
+            assert {n: count for n, count in project.count("ended").items() if n != 1000} == dict.fromkeys(
+                {100, 101, 102} | accepted, 1
+            )
+            assert project.celery("inspect", "ping").stdout.count("pong") == 1
+            assert worker.process.poll() is None
+            assert beat.poll() is None, beat.communicate()[1]
+            _, log = sender.communicate("\n", timeout=60)
+            assert sender.returncode == 0, log
+            assert log.count("MySQL refused: (1045)") <= 2, "a line now and then"
+            beat.terminate()
+            beat.wait(60)
+            assert worker.stop() == 0
+
+
+def test_a_connection_that_is_made_anew_meanwhile_is_tried_again(broker: Broker, server: LocalDatabase) -> None:
+    with users(server, broker.url) as make:
+        url = make("celery")
+        account = Account(server, url.removeprefix("ems+"))
+        with kombu.Connection(url) as connection:
+            connection.ensure_connection(max_retries=1)
+            account.lock_out()
+            tries: list[Exception] = []
+            again = connection.clone()
+
+            def refused(error: Exception, interval: float) -> None:
+                tries.append(error)
+                if len(tries) == 2:
+                    account.let_in()
+
+            again.ensure_connection(refused, max_retries=10, interval_start=0.1, interval_step=0.1)
+            again.release()
+            assert len(tries) == 2
+            assert "MySQL refused: (1045)" in str(tries[1])
