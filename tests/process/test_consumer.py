@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from emsworker import (
+    AccessDenied,
     ConfigError,
     EmsError,
     FenceLost,
@@ -162,6 +163,31 @@ with Ems("killed").consumer("orders", "billing") as consumer:
             consumer.ack(*messages)
         assert sorted(seen) == list(range(1, 40, 2))
         assert consumer.fetch(1, wait=0.5) == []
+    stream.wait_settled(1)
+
+
+def test_a_claim_whose_packet_is_refused_after_its_commit_comes_back_at_once(
+    stream: Stream, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant may be revoked between the COMMIT and the statement that reads the messages."""
+    one_partition(stream)
+    send(stream, 3)
+    with make().consumer("orders", "billing") as consumer:
+        session, refused = consumer._claiming._session, list[int]()
+        really_send = session.send
+
+        def send_and_be_refused(sql: str) -> list[Any]:
+            results = really_send(sql)
+            if not refused and stream.rows("SELECT 1 FROM ems_claim WHERE state = 'start'"):
+                refused.append(1)
+                raise AccessDenied("SELECT command denied")
+            return results
+
+        monkeypatch.setattr(session, "send", send_and_be_refused)
+        messages = fetch_all(consumer, 3)
+        assert sorted(numbers(messages)) == [0, 1, 2] and {message.attempt for message in messages} == {1}
+        assert refused
+        consumer.ack(*messages)
     stream.wait_settled(1)
 
 
