@@ -44,7 +44,7 @@ def test_a_pool_runs_stops_and_dies_without_losing_a_task(start: Callable[..., P
     second.kill()
     known = project.count("ended")
     assert len(known) < TASKS
-    assert max(known.values()) == 1, "what SIGTERM gave back was not run before"
+    assert max(known.values()) == 1, f"what SIGTERM gave back was not run before: {known}\n{first.text[-5000:]}"
 
     project.worker(*POOLS[pool]).wait_ready()
     project.wait_ended(TASKS)
