@@ -68,9 +68,8 @@ class RedisConnection:
             connection.send_command(*command)
             self.unanswered += 1
             self._settled(connection)
-        except (
-            redis.ConnectionError
-        ):  # a server closes idle connections, which is no trouble; the next one tells if there is
+        except redis.ConnectionError:
+            # A server closes idle connections, which is no trouble; the next one tells if there is.
             self._drop()
             return False
         except redis.ResponseError:

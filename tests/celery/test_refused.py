@@ -4,9 +4,9 @@ from pathlib import Path
 
 import kombu
 
-import emsworker.integrations.celery.registration  # noqa: F401  kombu looks for transports elsewhere only then
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
+from emsworker.integrations.celery.registration import SCHEMES  # which kombu finds later by itself
 from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker
 from tests.celery.project import Project
@@ -111,6 +111,7 @@ def test_a_connection_that_is_made_anew_meanwhile_is_tried_again(broker: Broker,
         url = make("celery")
         account = Account(server, url.removeprefix("ems+"))
         with kombu.Connection(url) as connection:
+            assert connection.transport_cls in SCHEMES
             connection.ensure_connection(max_retries=1)
             account.lock_out()
             tries: list[Exception] = []

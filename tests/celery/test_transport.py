@@ -165,6 +165,29 @@ def test_without_confirmation_one_that_cannot_be_sent_keeps_no_other_back(
     assert sender.channel._stream.sender._background.is_alive()
 
 
+def test_without_confirmation_a_refusal_that_passes_is_waited_out(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender, reader, refused = program(confirm_publish=False), program(), list[int]()
+    sender.send("warm", WORK)
+    producer = sender.channel._stream.broker.producer
+    really_send = producer.send_together
+
+    def send_together(places: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(len(places))
+            raise AccessDenied("MySQL refused: (1045)")
+        return really_send(places)
+
+    monkeypatch.setattr(producer, "send_together", send_together)
+    for number in range(50):
+        sender.send(number, WORK)
+    reader.consume(WORK)
+    assert [message.decode() for message in reader.until(51)] == ["warm", *range(50)]
+    assert len(refused) == 3
+    assert len([one for one in caplog.messages if "MySQL refused" in one]) == 1, "one line, not one a try"
+
+
 def test_a_queue_that_is_deleted_again_and_again_is_told(
     program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:

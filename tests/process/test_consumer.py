@@ -138,14 +138,14 @@ def test_a_program_that_is_killed_repeats_nothing_that_it_had_acked(stream: Stre
     stream.beat()
     send(stream, 40)
     program = """
-import time
+import signal
 from emsworker import Ems
 with Ems("killed").consumer("orders", "billing") as consumer:
     messages = []
     while len(messages) < 40:
         messages += consumer.fetch(40, wait=1)
     consumer.ack(*messages[::2])
-    time.sleep(600)
+    signal.pause()
 """
     settings = {f"EMS_{name.upper()}": str(value) for name, value in {**QUICK, "url": stream.url}.items()}
     process = subprocess.Popen([sys.executable, "-c", program], env=os.environ | settings, cwd=ROOT)

@@ -152,7 +152,7 @@ from py4j.protocol import Py4JError
 from emsworker.spark.jobs.session import SparkFailed, open_session
 from tests.spark.test_failing import java_of
 
-calling, over = threading.Event(), threading.Event()
+calling, over, cut_off = threading.Event(), threading.Event(), []
 send = ClientServerConnection.send_command
 
 def send_and_fail_late(connection, command):
@@ -167,8 +167,8 @@ def call():
     "As the thread of foreachBatch does, which may notice the death after everybody else."
     try:
         spark.sparkContext._jvm.java.lang.Thread.sleep(60000)
-    except Py4JError:
-        pass
+    except Py4JError as error:
+        cut_off.append(error)
 
 ClientServerConnection.send_command = send_and_fail_late
 other = threading.Thread(target=call)
@@ -184,6 +184,7 @@ except SparkFailed as error:
     failed = str(error)
 over.set()
 other.join()
+assert cut_off, "it has noticed the death, too"
 sys.exit(f"told: {failed}")
 """
 

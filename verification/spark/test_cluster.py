@@ -110,8 +110,11 @@ def test_each_row_arrives_once_whatever_fails_or_is_killed(
 
         # An attempt whose Python did not start in time counts as well, and is in no list.
         wait_until(lambda: reached(40) and FAILURES in one.attempts("fails"), _PATIENCE_S, "the last attempt of a task")
-        assert len(one.attempts("fails")) > 1, "spark.task.maxFailures was used up to the last"
+        failed = one.attempts("fails")
+        assert len(failed) > 1 and failed == sorted(set(failed)), "one after another"
+        assert failed[-1] == FAILURES, "spark.task.maxFailures was used up to the last"
         wait_until(lambda: reached(40) and len(one.attempts("slow")) > 1, _PATIENCE_S, "a speculative task")
+        assert len(set(one.attempts("slow"))) == 2, "the second ran beside the first, which waited for it"
         wait_until(
             lambda: reached(40) and len(numbers(stream, "each")) >= 40,
             _PATIENCE_S,

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from emsworker.core.counted import counted
-from emsworker.core.errors import AccessDenied, EmsError, PublishTimeout, StoreUnavailable, TlsError, TopicDeleted
+from emsworker.core.errors import EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
 from emsworker.core.model import NewMessage, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.integrations.celery.refusals import REFUSED
 from emsworker.publish.producer import Producer
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ _MOST, _BATCH, _BYTES = 10_000, 500, 4 << 20
 _PAUSE_S, _LAST_S = 0.5, 30.0
 _GATHER_S = 0.005  # for more messages, while there are many: each batch takes time from who calls tasks
 
-_PASSING = (StoreUnavailable, PublishTimeout, AccessDenied, TlsError)
+_PASSING = (StoreUnavailable, PublishTimeout, *REFUSED)
 
 Places = Sequence[tuple[Topic, NewMessage]]
 

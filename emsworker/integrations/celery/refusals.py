@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from emsworker.core.errors import AccessDenied, TlsError
 from emsworker.store.engine.errors import ConnectionLost
 
+REFUSED = (AccessDenied, TlsError)
+
 
 class Refusals:
     """Tells refusals apart: the first use fails by it, so that a wrong password ends a program at once.
@@ -28,7 +30,7 @@ class Refusals:
         """
         try:
             yield
-        except (AccessDenied, TlsError) as error:
+        except REFUSED as error:
             if not self._was_served:
                 raise
             raise ConnectionLost(str(error)) from error

@@ -58,9 +58,8 @@ def trouble(folder: Path, kind: str) -> Callable[[Iterator[Any]], Iterator[Any]]
         if kind == "fails" and attempt < FAILURES:
             raise RuntimeError(f"planned failure of task {key}, attempt {attempt}")
         if kind == "slow" and attempts(folder, kind) == [attempt]:
-            while attempts(folder, kind) == [
-                attempt
-            ]:  # Spark compares it with others, which are slow on a busy machine
+            # Spark compares it with others, which are slow on a busy machine.
+            while attempts(folder, kind) == [attempt]:
                 time.sleep(0.1)
             time.sleep(_BEHIND_S)
 
