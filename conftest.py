@@ -5,8 +5,11 @@ default). A server that cannot be started fails the run when it was named, or wh
 are skipped, and the summary says so. With several test processes (pytest -n) each has private servers of its own.
 """
 
+import logging
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import hypothesis
@@ -52,6 +55,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     left_out = servers.left_out if servers else config.stash.get(_LEFT_OUT, {})
     for name, reason in left_out.items():
         terminalreporter.write_line(f"WARNING: the {name} leg did not run: {reason}", yellow=True)
+
+
+@pytest.fixture(autouse=True)
+def process_is_left_as_it_was() -> Iterator[None]:
+    """Fail a test that leaves the process changed: another test would depend on whether that one ran before it."""
+    before = _of_process()
+    yield
+    after = _of_process()
+    changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    logging.root.setLevel(before["level of the root logger"])
+    logging.disable(before["logging.disable"])
+    assert not changed, f"before and after: {changed}"
+
+
+def _of_process() -> dict[str, Any]:
+    ours = logging.getLogger("emsworker")
+    return {
+        "level of the root logger": logging.root.level,
+        "logging.disable": logging.root.manager.disable,
+        "the logger emsworker": (ours.level, ours.propagate, ours.disabled, list(ours.handlers)),
+        "environment": {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        "folder": Path.cwd(),
+        "signals": {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)},
+    }
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,8 @@ def app(database: str, redis_url: str) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def worker(app: Celery) -> Iterator[Any]:
+def worker(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(app.log, "setup", lambda **options: None)  # it would set the level of the root logger for good
     with start_worker(app, pool="threads", concurrency=4, perform_ping_check=False, shutdown_timeout=30) as worker:
         yield worker
 

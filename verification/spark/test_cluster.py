@@ -108,13 +108,10 @@ def test_each_row_arrives_once_whatever_fails_or_is_killed(
         def saved() -> bool:
             return not one.check() and (tmp_path / "saved").exists()
 
-        # An attempt whose Python did not start in time counts as well, and is in no list.
-        wait_until(lambda: reached(40) and FAILURES in one.attempts("fails"), _PATIENCE_S, "the last attempt of a task")
-        failed = one.attempts("fails")
-        assert len(failed) > 1 and failed == sorted(set(failed)), "one after another"
-        assert failed[-1] == FAILURES, "spark.task.maxFailures was used up to the last"
+        # The first ones raise, so one more is seen only if Spark has tried the task again after all of them.
+        wait_until(lambda: reached(40) and len(one.attempts("fails")) > FAILURES, _PATIENCE_S, "a task that failed")
+        # The first one waits for another, so the other ran beside it.
         wait_until(lambda: reached(40) and len(one.attempts("slow")) > 1, _PATIENCE_S, "a speculative task")
-        assert len(set(one.attempts("slow"))) == 2, "the second ran beside the first, which waited for it"
         wait_until(
             lambda: reached(40) and len(numbers(stream, "each")) >= 40,
             _PATIENCE_S,
