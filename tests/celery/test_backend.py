@@ -18,6 +18,7 @@ from celery.result import GroupResult
 from emsworker.core.errors import ConfigError, StoreUnavailable
 from emsworker.store.celery import results as store
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.schema import migrate
 from tests.support.machine import machine_s
 from tests.support.servers import connect
@@ -251,6 +252,30 @@ def test_failures_come_with_their_exception_and_traceback(app: Celery, worker: A
         result.get(timeout=WAIT_S)
     assert "KeyError" in result.traceback
     assert result.state == states.FAILURE
+
+
+@pytest.mark.parametrize("always_retry", [True, False])
+def test_a_result_outlives_an_outage_of_any_length_if_celery_is_told_so(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, always_retry: bool
+) -> None:
+    backend, tries, put = app.backend, list[None](), store.put
+    monkeypatch.setattr(backend, "always_retry", always_retry)
+    monkeypatch.setattr("emsworker.integrations.celery.storage._TIMEOUT_S", 0.0)
+
+    def away(session: Any, entries: Any) -> None:
+        tries.append(None)
+        if len(tries) <= 3:
+            raise ConnectionLost("away")
+        put(session, entries)
+
+    monkeypatch.setattr(store, "put", away)
+    if always_retry:
+        backend.store_result("id", 7, states.SUCCESS)
+        assert app.AsyncResult("id").get(timeout=WAIT_S) == 7
+        assert len([line for line in caplog.messages if "Retrying" in line]) == 3
+    else:
+        with pytest.raises(StoreUnavailable):
+            backend.store_result("id", 7, states.SUCCESS)
 
 
 def test_ignored_results_are_not_stored(app: Celery, worker: Any, database: str) -> None:

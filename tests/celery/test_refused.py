@@ -1,14 +1,23 @@
 """A server that refuses its user for a while: programs that have worked before outlive that, and say so."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import kombu
+import pytest
+from celery import Celery, chord, states
+from celery.app.task import Context
 
+from emsworker import AccessDenied
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
+from emsworker.integrations.celery.refusals import Refusals
 from emsworker.integrations.celery.registration import SCHEMES  # which kombu finds later by itself
 from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker
+from tests.celery.programs import take_all
 from tests.celery.project import Project
 from tests.support.roles import users
 from tests.support.servers import connect
@@ -42,11 +51,13 @@ class Account:
 
 
 _SENDER = """
+from celery import chord
 from emsworker import AccessDenied
 from kombu.exceptions import OperationalError
 app.conf.broker_transport_options |= {"confirm_publish": False}
 for number in range(100, 103):
     work.delay(number)
+chords = [chord(square.s(number) for number in range(3))(total.s(chord_id)) for chord_id in range(3)]
 squares = [square.delay(number) for number in range(30)]
 print("sent", flush=True)
 sys.stdin.readline()
@@ -60,6 +71,7 @@ for number in range(103, 106):
 print(*accepted, flush=True)
 sys.stdin.readline()
 assert [one.get(timeout=60) for one in squares] == [number * number for number in range(30)]
+assert [one.get(timeout=60) for one in chords] == [5, 5, 5]
 """
 _BEAT = """
 app.conf.beat_schedule = {"each": {"task": work.name, "schedule": 0.5, "args": (1000,)}}
@@ -98,8 +110,9 @@ def test_workers_beat_and_senders_outlive_a_change_of_the_password(
             assert project.celery("inspect", "ping").stdout.count("pong") == 1
             assert worker.process.poll() is None
             assert beat.poll() is None, beat.communicate()[1]
-            _, log = sender.communicate("\n", timeout=60)
-            assert sender.returncode == 0, log
+            _, log = sender.communicate("\n", timeout=120)
+            assert sender.returncode == 0, log + worker.text
+            assert "outside body" not in worker.text
             assert log.count("MySQL refused: (1045)") <= 2, "a line now and then"
             beat.terminate()
             beat.wait(60)
@@ -126,3 +139,49 @@ def test_a_connection_that_is_made_anew_meanwhile_is_tried_again(broker: Broker,
             again.release()
             assert len(tries) == 2
             assert "MySQL refused: (1045)" in str(tries[1])
+
+
+def test_what_a_task_has_returned_outlives_a_refusal_from_the_first(
+    broker: Broker, server: LocalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses: list[bool] = []
+    apart = Refusals.apart
+
+    def counted(refusals: Refusals, **options: bool) -> Any:
+        uses.append(True)
+        return apart(refusals, **options)
+
+    def locked_out(account: Account, work: Callable[[], object]) -> None:
+        account.lock_out()
+        uses.clear()
+        thread = threading.Thread(target=work)
+        thread.start()
+        until(lambda: len(uses) > 2, 30, "it has tried again")
+        account.let_in()
+        thread.join(60)
+        assert not thread.is_alive()
+
+    with users(server, broker.url) as make:
+        urls = [make("celery") for _ in range(3)]
+        accounts = [Account(server, url.removeprefix("ems+")) for url in urls]
+        client = Celery("client", broker=broker.url, backend=broker.url, set_as_current=False)
+        body = client.signature("body", queue="bodies")
+        begun = chord([client.signature("part") for _ in range(2)], app=client)(body)
+        first, second = begun.parent.results
+        requests = [
+            Context(id=one.id, group=begun.parent.id, group_index=index, chord=body.clone().set(task_id=begun.id))
+            for index, one in enumerate((first, second))
+        ]
+        client.backend.mark_as_done(first.id, 1, requests[0])
+        backends = [Celery("worker", broker=url, backend=url, set_as_current=False).backend for url in urls]
+        monkeypatch.setattr(Refusals, "apart", counted)
+        locked_out(accounts[0], lambda: backends[0].store_result("alone", 7, states.SUCCESS))
+        locked_out(accounts[1], lambda: backends[1].mark_as_done(second.id, 2, requests[1]))
+        accounts[2].lock_out()
+        with pytest.raises(AccessDenied):
+            backends[2].get_result("alone")
+        accounts[2].let_in()
+        assert client.AsyncResult("alone").get(timeout=10) == 7
+        assert [args for args, _, _ in take_all(client, "bodies")] == [[[1, 2]]]
+        for backend in (*backends, client.backend):
+            backend.app.close()

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.machine import machine_s
 from tests.support.roles import MakeUser, users
 from tests.support.servers import connect
 from tests.support.waiting import never, until
+from tests.support.worker import kill
 
 ROLES = "tests.process.apps.roles:app"
 BROADCAST = "tests.process.apps.broadcast:app"
@@ -153,12 +155,15 @@ def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: Ma
     worker = stream.worker(settings={"url": url}, topics=["acts"], groups=["a"], processes=2, threads=3)
     beat = stream.beat({"url": url})
     until(lambda: "Ready" in beat.text(), 20, "it beats")
+    child, _ = worker.children()
     with trouble(stream, url):
         if trouble is _dropped:  # what comes back is another stream, with other groups: a new process looks them up
             until(lambda: "the next starts in 4.0 s" in worker.text(), 40, "it has tried thrice")
         else:
             until(lambda: worker.text().count("MySQL refused") >= 4, 40, "its threads have tried")
             never(lambda: "the next starts" in worker.text(), 5, "a process has ended")
+            kill(child, signal.SIGKILL)  # one that has never been served takes its place
+            until(lambda: "the next starts in 2.0 s" in worker.text(), 40, "it has tried")
         told = worker.text()
         lines = told.splitlines()
         assert len(lines) < 80, told

@@ -191,7 +191,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         part = ChordPart(key, request.group_index, task_id, body, self._chord_ttl_s)
         entries = [entry] if entry is not None else []
         try:
-            if self._storage.call(lambda session: chords.count(session, part, entries)):
+            if self._storage.keep(lambda session: chords.count(session, part, entries)):
                 self._storage.stored(one.key for one in entries)
                 return
         except MessageTooLarge as error:

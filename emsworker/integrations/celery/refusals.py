@@ -14,15 +14,19 @@ REFUSED = (AccessDenied, TlsError)
 class Refusals:
     """Tells refusals apart: the first use fails by it, so that a wrong password ends a program at once.
 
-    One that has been served before outlives it, as any other trouble of the server: a password is being changed.
+    One that has been served before outlives it, as any other trouble of the server: a password is being changed. So
+    does one that must not fail: what a task has returned cannot be told to anybody but the server.
     """
 
     def __init__(self) -> None:
         self._was_served = False
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def apart(self, *, outlive_first: bool = False) -> Iterator[None]:
         """Use the server.
+
+        Args:
+            outlive_first: take the first use for a later one.
 
         Raises:
             AccessDenied, TlsError: the server has refused the first use.
@@ -31,7 +35,7 @@ class Refusals:
         try:
             yield
         except REFUSED as error:
-            if not self._was_served:
+            if not (self._was_served or outlive_first):
                 raise
             raise ConnectionLost(str(error)) from error
         self._was_served = True

@@ -21,7 +21,6 @@ from kombu.exceptions import OperationalError
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact_url
-from emsworker.integrations.celery.refusals import REFUSED
 from emsworker.integrations.celery.storage import chain, lost, storage_of
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.celery import schedules
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 _LEASE_S = 10.0
 _RENEWALS = 3  # within a lease
 _PAUSE_S = 1.0  # after a failure that may pass
-_PASSING = (StoreUnavailable, OperationalError, *REFUSED)
+_PASSING = (StoreUnavailable, OperationalError)
 
 
 class Scheduler(beat.Scheduler):

@@ -11,7 +11,7 @@ from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.process import forks
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
-from emsworker.integrations.celery.refusals import Refusals
+from emsworker.integrations.celery.refusals import REFUSED, Refusals
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
@@ -61,7 +61,7 @@ class Storage:
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}
         self._refusals = Refusals()
-        self.writer = Writer(self.call, self.stored)
+        self.writer = Writer(self.keep, self.stored)
         self.poller = ResultPoller(self.find)
         redis_url = StreamOptions.load(parsed.options, {}).redis_url
         self._wake_ups = WakeUps(redis_url, lambda: self.call(stream_id), self.poller.arrived) if redis_url else None
@@ -73,9 +73,21 @@ class Storage:
             StoreUnavailable: the server could not be reached for 30 seconds.
             AccessDenied, TlsError: it has refused the first call.
         """
+        return self._retry(work)
 
+    def keep(self, work: Callable[[Session], T]) -> T:
+        """:meth:`call` for what a task has returned: a first refusal is outlived, too.
+
+        A child that a worker has just started would lose the result of its first task otherwise.
+
+        Raises:
+            StoreUnavailable: the server could not be reached for 30 seconds, or has refused its user for as long.
+        """
+        return self._retry(work, outlive_first=True)
+
+    def _retry(self, work: Callable[[Session], T], *, outlive_first: bool = False) -> T:
         def attempt() -> T:
-            with self._refusals.apart(), self._session() as session:
+            with self._refusals.apart(outlive_first=outlive_first), self._session() as session:
                 return work(session)
 
         return until_connected(attempt, _TIMEOUT_S)
@@ -107,7 +119,7 @@ class Storage:
         joins = self.is_broker_of(app)
 
         def attempt() -> T:
-            with self._refusals.apart(), self._session() as session:
+            with self._refusals.apart(outlive_first=True), self._session() as session:
                 return _publish(session, work, joins)
 
         return until_connected(attempt, _TIMEOUT_S)
@@ -121,8 +133,8 @@ class Storage:
         known = self._brokers.get(address)
         if known is None:
             with Database(address).session() as session:
-                there = until_connected(lambda: stream_id(session), _TIMEOUT_S)
-            known = self._brokers[address] = there == self.call(stream_id)
+                there = until_connected(lambda: _id_of(session), _TIMEOUT_S)
+            known = self._brokers[address] = there == self.keep(stream_id)
         return known
 
     @contextlib.contextmanager
@@ -145,6 +157,11 @@ class Storage:
         """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
+
+
+def _id_of(session: Session) -> str:
+    with Refusals().apart(outlive_first=True):
+        return stream_id(session)
 
 
 class _Borrowed:
@@ -194,9 +211,13 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def lost(error: BaseException) -> BaseException | None:
-    """Return what an exception, or one behind it, says of a connection or a transaction that is lost."""
-    meanings = (translate(one) for one in chain(error))
-    return next((one for one in meanings if isinstance(one, (ConnectionLost, Conflict))), None)
+    """Return what an exception, or one behind it, says of a connection or a transaction that is lost, or refused."""
+    for meaning in map(translate, chain(error)):
+        if isinstance(meaning, REFUSED):
+            return ConnectionLost(str(meaning))
+        if isinstance(meaning, (ConnectionLost, Conflict)):
+            return meaning
+    return None
 
 
 class _Turn:
