@@ -13,7 +13,7 @@ from celery.app.task import Context
 from emsworker import AccessDenied
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
-from emsworker.integrations.celery.refusals import Refusals
+from emsworker.integrations.celery.refusals import Refusals, in_task
 from emsworker.integrations.celery.registration import SCHEMES  # which kombu finds later by itself
 from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker
@@ -51,13 +51,14 @@ class Account:
 
 
 _SENDER = """
-from celery import chord
+from celery import chain, chord
 from emsworker import AccessDenied
 from kombu.exceptions import OperationalError
 app.conf.broker_transport_options |= {"confirm_publish": False}
 for number in range(100, 103):
     work.delay(number)
 chords = [chord(square.s(number) for number in range(3))(total.s(chord_id)) for chord_id in range(3)]
+chains = [chain(square.s(number), add.s(1))() for number in range(5)]
 squares = [square.delay(number) for number in range(30)]
 print("sent", flush=True)
 sys.stdin.readline()
@@ -71,6 +72,7 @@ for number in range(103, 106):
 print(*accepted, flush=True)
 sys.stdin.readline()
 assert [one.get(timeout=60) for one in squares] == [number * number for number in range(30)]
+assert [one.get(timeout=60) for one in chains] == [number * number + 1 for number in range(5)]
 assert [one.get(timeout=60) for one in chords] == [5, 5, 5]
 """
 _BEAT = """
@@ -185,3 +187,36 @@ def test_what_a_task_has_returned_outlives_a_refusal_from_the_first(
         assert [args for args, _, _ in take_all(client, "bodies")] == [[[1, 2]]]
         for backend in (*backends, client.backend):
             backend.app.close()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_task_sends_waits_as_in_an_outage(
+    broker: Broker, server: LocalDatabase, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    refusals: list[None] = []
+    monkeypatch.setattr(
+        "emsworker.store.engine.session.outlives_refusals", [lambda: bool(refusals.append(None)), in_task]
+    )
+    with users(server, broker.url) as make:
+        url = make("celery")
+        account = Account(server, url.removeprefix("ems+"))
+        app = Celery("worker", broker=url, backend=broker.url, set_as_current=False)
+
+        @app.task(shared=False)
+        def parent(number: int) -> None:
+            app.send_task("child", (number,), queue="children")
+
+        if not is_first:
+            parent(1)
+        account.lock_out()
+        with pytest.raises(AccessDenied):
+            parent(2)  # called as a function: whoever called it is told at once
+        running = threading.Thread(target=parent.apply, args=((3,),), kwargs={"throw": True})
+        running.start()
+        until(lambda: len(refusals) > 5, 30, "it has tried again")
+        account.let_in()
+        running.join(60)
+        assert not running.is_alive()
+        sent = [args[0] for args, _, _ in take_all(app, "children")]
+        assert sent == [3] if is_first else sent in ([1, 3], [1, 2, 3]), "of the second one nobody knows"
+        app.close()

@@ -14,8 +14,8 @@ from emsworker.core.model import NewMessage, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.integrations.celery.refusals import REFUSED
 from emsworker.publish.producer import Producer
+from emsworker.store.engine.session import REFUSED
 
 log = logging.getLogger(__name__)
 

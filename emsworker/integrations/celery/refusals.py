@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 
-from emsworker.core.errors import AccessDenied, TlsError
 from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.engine.session import REFUSED, outlives_refusals
 
-REFUSED = (AccessDenied, TlsError)
+
+def in_task() -> bool:
+    """Return whether this thread runs a task: nobody repeats what it could not send, such as the rest of a chain."""
+    state = sys.modules.get("celery._state")  # kombu alone has none
+    return state is not None and state.get_current_worker_task() is not None
+
+
+outlives_refusals.append(in_task)
 
 
 class Refusals:

@@ -11,7 +11,7 @@ from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.process import forks
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
-from emsworker.integrations.celery.refusals import REFUSED, Refusals
+from emsworker.integrations.celery.refusals import Refusals
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
@@ -27,7 +27,7 @@ from emsworker.store.engine.errors import (
     translate,
 )
 from emsworker.store.engine.schema import stream_id
-from emsworker.store.engine.session import Session
+from emsworker.store.engine.session import REFUSED, Session
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from emsworker.core.process import forks
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.fanout import LocalQueues
 from emsworker.integrations.celery.options import StreamOptions
-from emsworker.integrations.celery.refusals import Refusals
+from emsworker.integrations.celery.refusals import Refusals, in_task
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.engine.database import Database
+from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.schema import check_version
 from emsworker.store.engine.session import Session
 
@@ -65,23 +65,30 @@ class Stream:
             beat.join(_LAST_S)
 
     def connect(self, timeout_s: float | None = None) -> None:
-        """Check that the stream can be used.
+        """Check that the stream can be used; a task waits for it as long as a send does.
 
         Args:
             timeout_s: seconds that the attempt may take, by default those of the options.
 
         Raises:
             ConnectionLost: the server cannot be reached.
+            StoreUnavailable: it could not be reached for all that time, in a task.
             SchemaMissing: ``ems migrate`` has not been run.
             AccessDenied, TlsError: the user may not use the tables, or TLS fails; the first time.
         """
+        if in_task():  # a child of a worker connects when its first task sends: that is not the start of a program
+            until_connected(lambda: self._check(timeout_s), self.broker.settings.publish_timeout_s)
+        else:
+            self._check(timeout_s)
+        _ = self.broker.database
+
+    def _check(self, timeout_s: float | None) -> None:
         with self._lock:
             if self._probe is None:
                 at_once = Database(self.url.database, min(timeout_s or math.inf, self.options.connect_timeout_s))
                 self._probe = at_once.session(patient=False)
             with self._refusals.apart():
                 check_version(self._probe)
-        _ = self.broker.database
 
     def maintain(self) -> None:
         """Run the maintenance services of the stream in this process, unless the options forbid it."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pymysql.constants import COMMAND, SERVER_STATUS
 from pymysql.converters import conversions
 
-from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
+from emsworker.core.errors import AccessDenied, MessageTooLarge, SoftTimeLimitExceeded, TlsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
@@ -30,6 +30,12 @@ _CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
 _IDLE_S = 1.0
 _PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
 _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinstance(kind, int)}
+
+REFUSED = (AccessDenied, TlsError)
+outlives_refusals: list[Callable[[], bool]] = []
+"""Each tells whether the calling thread does what a refusal must not end, such as a password that is being changed.
+
+A refusal is a lost connection there, so that what waits for the server in an outage waits for it as well."""
 
 
 class Result(NamedTuple):
@@ -340,6 +346,8 @@ class Session:
 
     def _meaning(self, error: Exception) -> BaseException:
         meaning, connection = translate(error), self._connection
+        if isinstance(meaning, REFUSED) and any(outlives() for outlives in outlives_refusals):
+            meaning = ConnectionLost(str(meaning))
         if isinstance(meaning, ConnectionLost) and connection is not None:
             meaning = ConnectionLost(f"{connection.server}: {meaning}")
         if isinstance(meaning, TransactionGone) and connection is not None and connection.perhaps_rolled_back_by:
