@@ -50,6 +50,12 @@ class Account:
                 cursor.execute("ALTER USER %s@%s IDENTIFIED BY %s", (self._name, host, text))
 
 
+def _close(app: Celery) -> None:
+    app.pool.force_close_all()  # with the last connection to a stream its side threads end
+    app.backend._storage.close()
+    app.close()
+
+
 _SENDER = """
 from celery import chain, chord
 from emsworker import AccessDenied
@@ -186,7 +192,7 @@ def test_what_a_task_has_returned_outlives_a_refusal_from_the_first(
         assert client.AsyncResult("alone").get(timeout=10) == 7
         assert [args for args, _, _ in take_all(client, "bodies")] == [[[1, 2]]]
         for backend in (*backends, client.backend):
-            backend.app.close()
+            _close(backend.app)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -219,4 +225,4 @@ def test_what_a_task_sends_waits_as_in_an_outage(
         assert not running.is_alive()
         sent = [args[0] for args, _, _ in take_all(app, "children")]
         assert sent == [3] if is_first else sent in ([1, 3], [1, 2, 3]), "of the second one nobody knows"
-        app.close()
+        _close(app)
