@@ -118,7 +118,11 @@ def test_workers_beat_and_senders_outlive_a_change_of_the_password(
             assert project.celery("inspect", "ping").stdout.count("pong") == 1
             assert worker.process.poll() is None
             assert beat.poll() is None, beat.communicate()[1]
-            _, log = sender.communicate("\n", timeout=120)
+            sender.stdin.write("\n")
+            sender.stdin.flush()
+            until(lambda: sender.poll() is not None, 60, f"all results are there:\n{worker.text}")
+            assert sender.stderr is not None
+            log = sender.stderr.read()
             assert sender.returncode == 0, log + worker.text
             assert "outside body" not in worker.text
             assert log.count("MySQL refused: (1045)") <= 2, "a line now and then"

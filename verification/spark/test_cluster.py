@@ -110,8 +110,10 @@ def test_each_row_arrives_once_whatever_fails_or_is_killed(
 
         # The first ones raise, so one more is seen only if Spark has tried the task again after all of them.
         wait_until(lambda: reached(40) and len(one.attempts("fails")) > FAILURES, _PATIENCE_S, "a task that failed")
+        failed = one.attempts("fails")
+        assert len(failed) == len(set(failed)), "each of them was an attempt of its own"
         # The first one waits for another, so the other ran beside it.
-        wait_until(lambda: reached(40) and len(one.attempts("slow")) > 1, _PATIENCE_S, "a speculative task")
+        wait_until(lambda: reached(40) and len(set(one.attempts("slow"))) > 1, _PATIENCE_S, "a speculative task")
         wait_until(
             lambda: reached(40) and len(numbers(stream, "each")) >= 40,
             _PATIENCE_S,

@@ -15,7 +15,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.publish.producer import Producer
-from emsworker.store.engine.session import REFUSED
+from emsworker.store.engine.errors import REFUSED
 
 log = logging.getLogger(__name__)
 

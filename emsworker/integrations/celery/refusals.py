@@ -6,8 +6,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.session import REFUSED, outlives_refusals
+from emsworker.store.engine.errors import REFUSED, ConnectionLost
+from emsworker.store.engine.session import outlives_refusals
 
 
 def in_task() -> bool:

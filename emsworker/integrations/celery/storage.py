@@ -19,6 +19,7 @@ from emsworker.store.celery import results
 from emsworker.store.celery.results import StoredValue
 from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.errors import (
+    REFUSED,
     AssertionBroken,
     Conflict,
     ConnectionLost,
@@ -27,7 +28,7 @@ from emsworker.store.engine.errors import (
     translate,
 )
 from emsworker.store.engine.schema import stream_id
-from emsworker.store.engine.session import REFUSED, Session
+from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
 

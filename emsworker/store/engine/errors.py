@@ -71,15 +71,16 @@ class AssertionBroken(Exception):
     """A condition that a packet states about its own statements did not hold."""
 
 
+REFUSED = (AccessDenied, TlsError)  # of the user, a password, a grant or TLS
+
 TROUBLES = (
     ConnectionLost,
     Conflict,
     TransactionGone,
     Duplicate,
     AssertionBroken,
-    AccessDenied,
     StatementRefused,
-    TlsError,
+    *REFUSED,
 )
 """All that a call of the store may raise because of the server. No loop that runs by itself ends because of these.
 

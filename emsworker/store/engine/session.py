@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 from pymysql.constants import COMMAND, SERVER_STATUS
 from pymysql.converters import conversions
 
-from emsworker.core.errors import AccessDenied, MessageTooLarge, SoftTimeLimitExceeded, TlsError
+from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
-from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, translate
+from emsworker.store.engine.errors import REFUSED, Conflict, ConnectionLost, TransactionGone, translate
 from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
@@ -31,7 +31,6 @@ _IDLE_S = 1.0
 _PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
 _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinstance(kind, int)}
 
-REFUSED = (AccessDenied, TlsError)
 outlives_refusals: list[Callable[[], bool]] = []
 """Each tells whether the calling thread does what a refusal must not end, such as a password that is being changed.
 
