@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -58,18 +58,23 @@ def _elected(group: GroupReplication, other_than: int) -> bool:
     return group.primary() not in (-1, other_than)
 
 
-def fail_over(group: GroupReplication, sender: Sender, fault: str, look_anew: Callable[[], str]) -> int:
-    """Freeze or kill the primary under a sender, which must go on soon after the election; all are whole at the end.
+def fail_over(group: GroupReplication, senders: Sequence[Sender], fault: str, look_anew: Callable[[], str]) -> int:
+    """Freeze or kill the primary under senders, who must go on soon after the election; all are whole at the end.
 
     Args:
-        look_anew: called once the sender goes on: what a new process sees; returns what is printed of that.
+        look_anew: called once the senders go on: what a new process sees; returns what is printed of that.
 
     Returns:
         the number of the node that was hit.
     """
+
+    def gone_on(counts: Sequence[int]) -> bool:
+        return all(len(one.confirmed) > count or one.error for one, count in zip(senders, counts, strict=True))
+
     first = group.primary()
-    sender.start()
-    until(lambda: len(sender.confirmed) > 20 or sender.error, 20, "it sends")
+    for sender in senders:
+        sender.start()
+    until(lambda: gone_on([20] * len(senders)), 30, "they send")
     hit_at = time.monotonic()
     if fault == "frozen":
         group.nodes[first].freeze()
@@ -78,16 +83,19 @@ def fail_over(group: GroupReplication, sender: Sender, fault: str, look_anew: Ca
     try:
         until(lambda: _elected(group, first), 90, "another is elected", 0.1)
         elected, took_s = machine_s(), time.monotonic() - hit_at
-        before = len(sender.confirmed)
-        until(lambda: len(sender.confirmed) > before or sender.error, 60, "it goes on")
+        before = [len(sender.confirmed) for sender in senders]
+        until(lambda: gone_on(before), 60, "they go on")
         resumed = machine_s()
         seen = look_anew()
-        until(lambda: len(sender.confirmed) > before + 20 or sender.error, 20, "and on")
+        until(lambda: gone_on([count + 20 for count in before]), 30, "and on")
     finally:
         group.nodes[first].thaw()
-        sender.end()
-    print(f"{fault}: elected after {took_s:.1f} s, sent {resumed - elected:.1f} s after that; {seen}")
-    assert sender.error is None
+        for sender in senders:
+            sender.stopping.set()
+        for sender in senders:
+            sender.end()
+    print(f"{fault}: elected after {took_s:.1f} s, all sent {resumed - elected:.1f} s after that; {seen}")
+    assert [sender.error for sender in senders if sender.error] == []
     assert resumed - elected < BEYOND_ELECTION_S
     group.settle(first)
     group.rejoin(first)
@@ -106,7 +114,7 @@ def test_the_next_primary_is_found_and_nothing_confirmed_is_lost(on_group: On, f
         return "a new process finds it"
 
     sender = Sender(on_group.app(publish_timeout_s=90))
-    fail_over(group, sender, fault, look_anew)
+    fail_over(group, [sender], fault, look_anew)
     uids = {uid for _, uid in sender.confirmed}
     assert uids <= _uids(group.nodes[group.primary()])
     until(lambda: all(uids <= _uids(node) for node in group.nodes), 30, "every member has all", 0.5)

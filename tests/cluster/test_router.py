@@ -29,6 +29,9 @@ from tests.support.worker import Program
 
 pytestmark = [pytest.mark.few, pytest.mark.xdist_group("group")]
 
+_SENDERS = 10  # each with connections of its own, as those of a process
+_MOST_HELD = 120  # connections to a frozen member; 60 were seen, and 250 when each look opened one
+
 
 @pytest.fixture(scope="module")
 def router(group: Cluster) -> Iterator[Router]:
@@ -143,18 +146,23 @@ def test_the_next_primary_is_found_behind_one_address(on_group: On, router: Rout
     group = on_group.cluster
     assert isinstance(group, GroupReplication)
 
+    hit = group.nodes[group.primary()]
+
     def look_anew() -> str:
+        held = router.connections_to(hit)
         began = machine_s()
         port = Database(router.url).call(lambda session: session.rows(Sql("SELECT @@port")))[0][0]
         assert port == group.nodes[group.primary()].port
-        return f"a new process was there in {machine_s() - began:.1f} s"
+        took_s = machine_s() - began
+        assert held <= _MOST_HELD, "looks for the next primary do not use up the router's connections"
+        return f"a new process was there in {took_s:.1f} s; the router held {held} connections to it"
 
-    app = on_group.app(router.url, publish_timeout_s=90)
-    sender = Sender(app)
+    apps = [on_group.app(router.url, publish_timeout_s=90) for _ in range(_SENDERS)]
+    senders = [Sender(app) for app in apps]
     with at_work(on_group, router, tmp_path) as working:
-        first = fail_over(group, sender, fault, look_anew)
-        delayed = app.send("t", "moved into the stream by the beat", countdown=0.5)
-        uids = [uid for _, uid in sender.confirmed]
+        first = fail_over(group, senders, fault, look_anew)
+        delayed = apps[0].send("t", "moved into the stream by the beat", countdown=0.5)
+        uids = [uid for sender in senders for _, uid in sender.confirmed]
         working.check({*map(uid_text, uids), delayed.id})
     stored = _uids(group.nodes[group.primary()])
     assert {uid: stored[uid] for uid in uids if stored[uid] != 1} == {}, "each is there once"

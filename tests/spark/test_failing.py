@@ -18,6 +18,7 @@ from tests.spark.conftest import CONF, ROOT, SETTINGS, spark_environment
 from tests.spark.test_report_commands import ems
 from tests.support.commands import environment
 from tests.support.streams import Stream, wait_until
+from tests.support.waiting import until
 
 
 def line_of(action: Callable[[], Any]) -> str:
@@ -150,13 +151,12 @@ import os, signal, sys, threading
 from py4j.clientserver import ClientServerConnection
 from py4j.protocol import Py4JError
 from emsworker.spark.jobs.session import SparkFailed, open_session
-from tests.spark.test_failing import java_of
+from tests.spark.test_failing import freeze, java_of
 
-calling, over, cut_off = threading.Event(), threading.Event(), []
+connected, frozen, over, cut_off = threading.Event(), threading.Event(), threading.Event(), []
 send = ClientServerConnection.send_command
 
 def send_and_fail_late(connection, command):
-    calling.set() if threading.current_thread() is other else None
     try:
         return send(connection, command)
     except Exception:
@@ -165,9 +165,12 @@ def send_and_fail_late(connection, command):
 
 def call():
     "As the thread of foreachBatch does, which may notice the death after everybody else."
+    sleep = spark.sparkContext._jvm.java.lang.Thread.sleep
+    connected.set()
+    frozen.wait()
     try:
-        spark.sparkContext._jvm.java.lang.Thread.sleep(60000)
-    except Py4JError as error:
+        sleep(60000)
+    except (Py4JError, ConnectionError) as error:  # the latter if Java was dead before the call had left
         cut_off.append(error)
 
 ClientServerConnection.send_command = send_and_fail_late
@@ -176,8 +179,9 @@ try:
     with open_session("killed in a call") as spark:
         java = java_of(os.getpid())
         other.start()
-        calling.wait()
-        os.kill(java, signal.SIGSTOP)  # it leaves the call unread, so that its death resets the connection
+        connected.wait()
+        freeze(java)  # it leaves the call unread, so that its death resets the connection
+        frozen.set()
         threading.Timer(1, os.kill, (java, signal.SIGKILL)).start()
         spark.range(1).count()
 except SparkFailed as error:
@@ -197,6 +201,16 @@ def test_java_killed_amid_a_call_is_told_in_one_line() -> None:
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert re.fullmatch("told: the Java process of Spark is gone: .*\n", done.stderr), done.stderr
+
+
+def freeze(java: int) -> None:
+    """Stop all threads of a Java process, and wait until the last one stands still."""
+    os.kill(java, signal.SIGSTOP)
+    tasks = Path(f"/proc/{java}/task")
+    until(
+        lambda: all((task / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T" for task in tasks.iterdir()),
+        30, "all its threads stand still",
+    )  # fmt: skip
 
 
 def java_of(driver: int) -> int:

@@ -121,6 +121,15 @@ class Router:
         first = urlsplit(self._cluster.url)
         return f"mysql://{first.username}:{first.password}@127.0.0.1:{self.port}{first.path}"
 
+    def connections_to(self, node: Node) -> int:
+        """How many connections to a node are open, those included that their client has given up."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        open_states = ("01", "08")  # established, and closed by the other side alone
+        return sum(
+            int(remote.rpartition(":")[2], 16) == node.port and state in open_states
+            for _, _, remote, state, *_ in lines
+        )  # fmt: skip
+
     def close(self) -> None:
         """Kill it and delete its files."""
         send(self._pid, signal.SIGKILL)

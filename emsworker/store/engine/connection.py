@@ -19,6 +19,7 @@ from pymysql.err import InterfaceError, MySQLError, OperationalError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import after_fork, undivided
 from emsworker.store.engine.errors import is_server_trouble, may_roll_back, rolls_back
+from emsworker.store.engine.greeting import first_to_greet
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.engine.tls import trusting_context
 
@@ -155,6 +156,20 @@ class Connection(_Connection):
         if self.lent:
             raise OperationalError(CR.CR_SERVER_LOST, "the connection was lost in a transaction, and that with it")
         super().connect(sock)
+
+    def connect_to_first(self, timeout_s: float, pause_s: float) -> None:
+        """Connect to the first server behind the address that greets; for the arguments see :func:`first_to_greet`.
+
+        Raises:
+            MySQLError: as :meth:`connect` does.
+        """
+        try:
+            sock = first_to_greet((self.host, self.port), timeout_s, pause_s)
+        except OSError as error:  # as PyMySQL tells it
+            raise OperationalError(
+                CR.CR_CONN_HOST_ERROR, f"Can't connect to MySQL server on {self.host!r} ({error})"
+            ) from error
+        self.connect(sock)
 
     def wait_for(self, answer_s: float) -> None:
         """Set after how many seconds without an answer the connection counts as lost."""

@@ -38,8 +38,8 @@ _SEVERAL_CONNECT_S = 2.0
 _SILENT_S = 2.0  # after which other servers are asked; a slow statement may well take longer
 _PROBE_S = 1  # for an answer of a server that has been silent, and between two such looks
 _LOOK_S = 1.0
-_HURRY_S = 5.0
-_SHORT_TRIES = 2  # to connect to a single address, of which it is not known yet what it leads to
+_GREETS_S = 1.0  # without a greeting, after which a single address is tried once more, as it may be a router's
+_MEMBER_GREETS_S = 0.25  # the same where it leads to a member of a replication group
 _MOST_MEMBERS = 9  # of a replication group
 _RETURN_S = 5.0  # between two looks if an earlier node of the URL is fit again
 _NO_PRIVILEGE = 1142
@@ -61,7 +61,9 @@ class Standing:
         outside: why what it holds is not the stream: it has left its group or cluster; empty otherwise.
         members: how many its replication group has, in its own view.
         view: of its Galera cluster, which has another one after each change of its nodes; empty elsewhere.
-        server: its address and its own name, as :attr:`Connection.server`.
+        member: its id in its replication group; empty elsewhere.
+        primaries: ids of its group's primaries, as it sees them; none if it sees a minority only.
+        elects: its group, or a majority of it, has no primary just now.
     """
 
     kind: str = "server"
@@ -70,7 +72,9 @@ class Standing:
     outside: str = ""
     members: int = 0
     view: str = ""
-    server: str = ""
+    member: str = ""
+    primaries: frozenset[str] = frozenset()
+    elects: bool = False
 
 
 class Nodes:
@@ -91,7 +95,8 @@ class Nodes:
         self._mutex = forks.Lock()
         self._left: dict[int | str, tuple[float, bool]] = {}  # what came of the last look at a silent server
         self._next_return = 0.0
-        self._hurry_until = 0.0  # behind a router, which may lead the next connections to a frozen member again
+        self._lookout: Connection | None = None  # to the member that is asked about a silent one
+        self._looked_at = 0.0
 
     def open(self, answer_s: float | None = None) -> Connection:
         """Connect to the server that is to be written to; one that is alone may be read-only.
@@ -109,21 +114,15 @@ class Nodes:
         reasons: dict[str, str] = {}
         last: tuple[Connection, Standing] | None = None
         until, tries = ticks() + self._connect_timeout_s, 0
-        # One server that answers every time is no router. If there are more, other clients take turns as well.
-        while tries <= (self._members if len(reasons) == 1 else _MOST_MEMBERS) and ticks() < until:
+        while tries < _MOST_MEMBERS and ticks() < until:  # they may not come in turn: other clients connect as well
             tries += 1
             if last is not None:
                 last[0].close()
                 last = None
-            # Until a server has answered, this may be a router that leads to a frozen member now, and to another later.
-            is_short = tries <= _SHORT_TRIES and not self._members
-            left_s = min(_SEVERAL_CONNECT_S if is_short else math.inf, until - ticks())
             try:
-                connection = self._connect(0, answer_s=answer_s, at_most_s=max(1, round(left_s)))
+                connection = self._connect(0, answer_s=answer_s, at_most_s=max(1, round(until - ticks())))
                 standing = standing_of(connection)
             except (MySQLError, OSError) as error:
-                if is_short and _is_silence(error) and ticks() < until:
-                    continue
                 if not self._members:
                     raise
                 reasons[_address(self._url.servers[0])] = f": {error}"
@@ -131,14 +130,16 @@ class Nodes:
             self._members = max(self._members, standing.members)
             if self._is_enough(standing):
                 if standing.kind == "group" and not self._only_reads:
-                    self._watch_member(connection, answer_s)
+                    self._watch_member(connection, standing.member, answer_s)
                 return connection
             last = connection, standing
             reasons[connection.server] = f" {standing.unfit}"
+            if standing.elects:
+                break  # until there is one: a router holds each connection that it leads to a frozen member meanwhile
         if last is not None:
             connection, standing = last
-            if len(reasons) == 1 and not standing.outside:
-                return connection  # the URL names this member alone, which can be read
+            if len(reasons) == 1 and not standing.outside and not standing.elects:
+                return connection  # that answered every time: the URL names this member alone, which can be read
             connection.close()
         where = "" if len(reasons) == 1 else f"no server behind {_address(self._url.servers[0])} can be written to: "
         raise OperationalError(2003, where + "; ".join(server + reason for server, reason in reasons.items()))
@@ -148,10 +149,10 @@ class Nodes:
             return not standing.outside
         return not standing.unfit
 
-    def _watch_member(self, connection: Connection, answer_s: float | None) -> None:
+    def _watch_member(self, connection: Connection, member: str, answer_s: float | None) -> None:
         connection.may_change = True
         answer_s = self._answer_s(answer_s)
-        connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self._has_successor, connection.server))
+        connection.watch(answer_s, min(_SILENT_S, answer_s), partial(self._has_successor, member))
 
     def _open_fit(self, answer_s: float | None) -> Connection:
         reasons = []
@@ -185,8 +186,8 @@ class Nodes:
         if not connection.may_change or ticks() < connection.next_look:
             return True
         connection.next_look = ticks() + _LOOK_S
-        connection.variables = dict(_rows(connection, _SQL.show_standing))
-        standing = standing_of(connection)
+        self._dismiss_lookout()
+        standing = _standing_now(connection)
         if standing.unfit:
             return False
         return not (standing.many and self._is_behind(connection.number, standing.view))
@@ -226,32 +227,53 @@ class Nodes:
                 self._left[number] = ticks(), leave
             return leave
 
-    def _has_successor(self, server: str) -> bool:
+    def _has_successor(self, member: str) -> bool:
         """Return whether a silent member behind the only address is to be given up; see :meth:`should_leave`.
 
         Args:
-            server: as :attr:`Connection.server` names it: further connections may lead to others.
+            member: its id: further connections may lead to others.
         """
         with self._mutex:
-            seen_at, leave = self._left.get(server, (0.0, False))
+            seen_at, leave = self._left.get(member, (0.0, False))
             if ticks() - seen_at > _PROBE_S / 2:
-                leave = self._is_replaced(server)
-                self._left[server] = ticks(), leave
-                if leave:
-                    self._hurry_until = ticks() + _HURRY_S
+                leave = self._is_replaced(member)
+                self._left[member] = ticks(), leave
             return leave
 
-    def _is_replaced(self, server: str) -> bool:
-        until = ticks() + _SILENT_S
-        for _ in range(_MOST_MEMBERS):
-            if ticks() > until:
-                break
-            found = self._ask(0)
-            if found is not None and found.server == server:
-                return bool(found.unfit)
-            if found is not None and not found.unfit:
-                return True
-        return False
+    def _is_replaced(self, member: str) -> bool:
+        found = self._look_out()
+        if found is None:
+            return False
+        return bool(found.unfit) if found.member == member else bool(found.primaries - {member})
+
+    def _look_out(self) -> Standing | None:
+        """Ask a member that answers, the same as the last time; ``None`` if none does.
+
+        A router holds each connection that it has led to a frozen member, for as long as that is frozen, and takes some
+        hundred in all: connecting anew for each look, processes would soon have used them up.
+        """
+        self._looked_at = ticks()
+        if self._lookout is not None:
+            try:
+                return _standing_now(self._lookout)
+            except (MySQLError, OSError, EmsError):
+                _close(self._lookout)
+                self._lookout = None
+        try:
+            self._lookout = self._connect(0, _PROBE_S)
+            return standing_of(self._lookout)
+        except (MySQLError, OSError, EmsError):
+            return None
+
+    def _dismiss_lookout(self) -> None:
+        """Close the connection for looks if the last one is some time ago."""
+        if self._lookout is None or ticks() - self._looked_at < _RETURN_S or not self._mutex.acquire(blocking=False):
+            return
+        try:
+            _close(self._lookout)
+            self._lookout = None
+        finally:
+            self._mutex.release()
 
     def _heir_of(self, number: int) -> int | None:
         return next((one for one in range(len(self._url.servers)) if one != number and self._is_fit(one)), None)
@@ -267,22 +289,25 @@ class Nodes:
         except (MySQLError, OSError, EmsError):
             return None
         try:
-            return replace(standing_of(connection), server=connection.server)
+            return standing_of(connection)
         except (MySQLError, OSError, EmsError):
             return None
         finally:
-            with contextlib.suppress(Exception):
-                connection.close()
+            _close(connection)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _connect_timeout(self) -> int:
         """Return whole seconds, at most a few if there are other servers: one that hangs must not delay them."""
-        if ticks() < self._hurry_until:
-            return _PROBE_S
-        several = self._url.others or self._members
-        default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if several else self._connect_timeout_s
+        default = min(self._connect_timeout_s, _SEVERAL_CONNECT_S) if self._url.others else self._connect_timeout_s
         return max(1, round(float(self._url.options.get("connect_timeout_s", default))))
+
+    @property
+    def _greets_s(self) -> float | None:
+        """Seconds without a greeting after which another connection is tried; ``None`` if it would lead to the same."""
+        if self._url.others or "unix_socket" in self._url.options:
+            return None
+        return _MEMBER_GREETS_S if self._members else _GREETS_S
 
     def _answer_s(self, answer_s: float | None) -> float:
         return min(float(self._url.options.get("read_timeout_s", _READ_TIMEOUT_S)), answer_s or math.inf)
@@ -308,6 +333,7 @@ class Nodes:
         connect_s = probe_s or min(self._connect_timeout(), at_most_s)
         connection = _open_socket(
             context,
+            self._greets_s,
             host=host,
             port=port,
             user=self._url.user,
@@ -347,9 +373,13 @@ class Nodes:
         return connection
 
 
-def _open_socket(context: ssl.SSLContext | None, host: str, **arguments: Any) -> Connection:
+def _open_socket(context: ssl.SSLContext | None, greets_s: float | None, host: str, **arguments: Any) -> Connection:
     try:
-        connection = Connection(host=host, **arguments)
+        connection = Connection(host=host, defer_connect=True, **arguments)
+        if greets_s is None:
+            connection.connect()
+        else:
+            connection.connect_to_first(arguments["connect_timeout"], greets_s)
         if context is not None:
             check_encrypted(connection)
     except (MySQLError, OSError) as error:
@@ -357,11 +387,6 @@ def _open_socket(context: ssl.SSLContext | None, host: str, **arguments: Any) ->
             raise meaning from None
         raise
     return connection
-
-
-def _is_silence(error: Exception) -> bool:
-    """Return whether a server has not answered in time; one that refuses has."""
-    return isinstance(error, TimeoutError) or isinstance(error.__context__, TimeoutError)
 
 
 def _address(server: tuple[str, int]) -> str:
@@ -373,8 +398,18 @@ def _rows(connection: Connection, statement: Sql) -> Sequence[tuple[Any, ...]]:
     return connection._result.rows or ()
 
 
+def _close(connection: Connection) -> None:
+    with contextlib.suppress(Exception):
+        connection.close()
+
+
+def _standing_now(connection: Connection) -> Standing:
+    connection.variables = dict(_rows(connection, _SQL.show_standing))
+    return standing_of(connection)
+
+
 def standing_of(connection: Connection) -> Standing:
-    """Ask the server of a connection what it is, and note on the connection if there are other writers.
+    """Ask the server of a new connection what it is, and note on the connection if there are other writers.
 
     Raises:
         AccessDenied: the account may not read it.
@@ -410,7 +445,7 @@ def membership_grant(user: str) -> str:
 def _standing_in_group(connection: Connection, group: str, single: bool) -> Standing:
     """Return what the group thinks: a former member that was started alone is writable, and nobody would get it."""
     try:
-        member, unreachable, members = _rows(connection, _SQL.get_membership)[0]
+        member, role_here, unreachable, members, primaries = _rows(connection, _SQL.get_membership)[0]
     except MySQLError as error:
         if code_of(error) != _NO_PRIVILEGE:
             raise
@@ -418,17 +453,19 @@ def _standing_in_group(connection: Connection, group: str, single: bool) -> Stan
             f"{connection.server} belongs to the replication group {group}, and this account may not read if it is its "
             f"primary; run: {membership_grant(connection.account)}"
         ) from error
-    state, _, role = str(member).partition(" ")
+    state, _, role = str(role_here).partition(" ")
     many, count = not single, int(members)
     if state not in ("ONLINE", "RECOVERING"):
         reason = f"is configured for the replication group {group}, and {state} in it: START GROUP_REPLICATION"
-        return Standing("group", many, reason, reason, members=count)
-    unfit = ""
+        return Standing("group", many, reason, reason, members=count, member=str(member))
     if 2 * int(unreachable) >= count:
         unfit = f"cannot reach {unreachable} of the {members} members of its replication group"
-    elif state != "ONLINE" or role != "PRIMARY":
+        return Standing("group", many, unfit, members=count, member=str(member))
+    unfit = ""
+    if state != "ONLINE" or role != "PRIMARY":
         unfit = f"is {state} {role} in its replication group, not its primary"
-    return Standing("group", many, unfit, members=count)
+    known = frozenset(filter(None, str(primaries).split(",")))
+    return Standing("group", many, unfit, members=count, member=str(member), primaries=known, elects=not known)
 
 
 def _standing_in_cluster(connection: Connection) -> Standing:

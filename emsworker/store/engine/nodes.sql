@@ -6,9 +6,11 @@ SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'i
   'group_replication_group_name', 'group_replication_single_primary_mode', 'wsrep_on', 'wsrep_cluster_address')
 
 -- name: get_membership
--- What the group thinks of this server, and how many of its members this server cannot reach.
-SELECT COALESCE(MAX(IF(MEMBER_ID = @@GLOBAL.server_uuid, CONCAT(MEMBER_STATE, ' ', MEMBER_ROLE), NULL)), 'OFFLINE'),
-  CAST(COALESCE(SUM(MEMBER_STATE = 'UNREACHABLE'), 0) AS SIGNED), COUNT(*)
+-- What the group thinks of this server, how many of its members this server cannot reach, and which are primaries.
+SELECT @@GLOBAL.server_uuid,
+  COALESCE(MAX(IF(MEMBER_ID = @@GLOBAL.server_uuid, CONCAT(MEMBER_STATE, ' ', MEMBER_ROLE), NULL)), 'OFFLINE'),
+  CAST(COALESCE(SUM(MEMBER_STATE = 'UNREACHABLE'), 0) AS SIGNED), COUNT(*),
+  COALESCE(GROUP_CONCAT(IF(MEMBER_STATE = 'ONLINE' AND MEMBER_ROLE = 'PRIMARY', MEMBER_ID, NULL)), '')
 FROM performance_schema.replication_group_members
 
 -- name: show_node
