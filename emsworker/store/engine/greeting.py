@@ -7,7 +7,7 @@ of RFC 8305, "Happy Eyeballs"; that a server speaks first is MySQL's protocol.
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 
 from emsworker.core.process.clock import ticks
@@ -27,20 +27,22 @@ def first_to_greet(address: tuple[str, int], timeout_s: float, pause_s: float) -
         OSError: nothing can be reached there, or nobody has greeted in time (:class:`TimeoutError`).
     """
     until = ticks() + timeout_s
-    silent: dict[int, socket.socket] = {}
-    speaking = select.poll()
-    try:
-        while (left_s := until - ticks()) > 0:
-            connection = socket.create_connection(address, left_s)
-            silent[connection.fileno()] = connection
-            speaking.register(connection, select.POLLIN)
-            for descriptor, _ in speaking.poll(1000 * max(0.0, min(pause_s, until - ticks()))):
-                first = silent.pop(descriptor)
-                first.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                first.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                return first
-            pause_s *= _GROWTH
-        raise TimeoutError("timed out")
-    finally:
-        for connection in silent.values():
-            connection.close()
+    silent: set[socket.socket] = set()
+    # Not select.poll, which eventlet takes away, and which no Windows has.
+    with selectors.DefaultSelector() as speaking:
+        try:
+            while (left_s := until - ticks()) > 0:
+                connection = socket.create_connection(address, left_s)
+                silent.add(connection)
+                speaking.register(connection, selectors.EVENT_READ, connection)
+                for key, _ in speaking.select(max(0.0, min(pause_s, until - ticks()))):
+                    first: socket.socket = key.data
+                    silent.remove(first)
+                    first.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    first.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    return first
+                pause_s *= _GROWTH
+            raise TimeoutError("timed out")
+        finally:
+            for connection in silent:
+                connection.close()
