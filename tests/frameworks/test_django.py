@@ -24,6 +24,7 @@ import pytest
 from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
 from emsworker.local import LocalDatabase
+from emsworker.local.ports import free_port
 from tests.docs.snippets import ROOT, Block, Reader, blocks
 from tests.support.servers import connect
 from tests.support.streams import Stream
@@ -31,11 +32,6 @@ from tests.support.waiting import until
 
 ORDERS = 500  # by each of two ways
 PAGE = ROOT / "docs/how-to/django.md"
-
-
-def _free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return int(server.getsockname()[1])
 
 
 def _get(port: int, path: str) -> tuple[int, dict[str, Any]]:
@@ -48,7 +44,7 @@ def _get(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def _gunicorn(stream: Stream, log: Path) -> Iterator[int]:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--threads", "4", "--timeout", "120"]
     command += ["--bind", f"127.0.0.1:{port}", "tests.frameworks.shop:application"]
     with log.open("wb") as out:
@@ -130,7 +126,7 @@ def test_the_tests_of_a_project_pass(stream: Stream, driver: str) -> None:
 
 def test_a_wrong_address_is_told_by_the_settings_of_the_project(stream: Stream) -> None:
     environment = _environment(stream.url, Path(__file__).parent) | {"DJANGO_SETTINGS_MODULE": "webshop.settings"}
-    away = str(_free_port())
+    away = str(free_port())
     for command in (["ems", "topics", "list"], ["ems_worker", "-p", "1"], ["ems_migrate"]):
         for wrong in ({"DB_PASSWORD": "wrong"}, {"DB_PORT": away}):
             done = subprocess.run(
@@ -166,7 +162,7 @@ class DjangoReader(Reader):
             super()._do(replace(block, text=text))
 
     def _port(self, name: str) -> int:
-        return self.ports.setdefault(name, _free_port())
+        return self.ports.setdefault(name, free_port())
 
     def _is_ready(self, block: Block) -> bool:
         assert self._terminals[-1].poll() is None, self._output(f"{block.title} has ended")

@@ -219,6 +219,21 @@ def test_a_taken_port_is_avoided(own_redis: Redis) -> None:
         assert own_redis.port != old
 
 
+def test_a_free_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fives = (range(first, first + 5) for first in range(18_000, 20_000, 5))
+    few = next(five for five in fives if all(map(ports.is_free, five)))
+    monkeypatch.setattr(ports, "_PORTS", few)
+    given = {ports.free_port() for _ in range(3)}
+    assert len(given) == 3
+    elsewhere = (
+        f"from emsworker.local import ports\nports._PORTS = {few!r}\nprint(ports.free_port(), ports.free_port())\n"
+    )
+    others = subprocess.run([sys.executable, "-c", elsewhere], capture_output=True, text=True, check=True, timeout=60)
+    assert given.union(map(int, others.stdout.split())) == set(few)
+    with socket.create_server(("127.0.0.1", min(given))), pytest.raises(OSError, match="in use"):
+        socket.create_server(("127.0.0.1", min(given)))
+
+
 def test_a_taken_port_that_was_asked_for_is_an_error(own_redis: Redis) -> None:
     with socket.create_server(("127.0.0.1", ports.free_port())) as taken:
         fixed = Redis(own_redis.folder, port=taken.getsockname()[1])

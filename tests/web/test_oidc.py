@@ -25,6 +25,7 @@ from starlette.testclient import TestClient
 
 from emsworker.cli.main import ems
 from emsworker.core.errors import ConfigError
+from emsworker.local.ports import free_port
 from emsworker.web import OpenIdUsers, ems_web
 
 PUBLIC = "https://ops.example/ems"
@@ -234,9 +235,7 @@ def test_a_provider_that_is_another_one_or_away(provider: Provider) -> None:
     provider.named = "https://evil.example"
     browser = TestClient(ems_web(NOBODY_ANSWERS, access=_rule(provider)), "https://ops.example")
     _is_refused(browser, "/oidc/login", "names another issuer")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        closed = listener.getsockname()[1]
-    rule = OpenIdUsers(f"http://127.0.0.1:{closed}", "ems", public_url=PUBLIC, levels={"*": "viewer"})
+    rule = OpenIdUsers(f"http://127.0.0.1:{free_port()}", "ems", public_url=PUBLIC, levels={"*": "viewer"})
     away = TestClient(ems_web(NOBODY_ANSWERS, access=rule), "https://ops.example").get("/oidc/login")
     assert away.status_code == 503 and "cannot be read: ConnectError" in away.text
 
