@@ -22,7 +22,7 @@ from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnde
 from emsworker.core.url import DatabaseUrl
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.nodes import Nodes
+from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.stream import outbox
 from tests.support.servers import OWN_SETTINGS
@@ -375,7 +375,7 @@ def test_without_a_server_a_transaction_is_store_unavailable(stream: Stream) -> 
     app = stream.app(publish_timeout_s=0.5)
     order(app, stream, 1, good=True)
     app.stream.outbox._idle[0].drop()
-    app.stream.outbox._idle[0]._nodes = Nodes(DatabaseUrl.parse("mysql://nobody@127.0.0.1:1/none"))
+    app.stream.outbox._idle[0]._nodes = nodes_of(DatabaseUrl.parse("mysql://nobody@127.0.0.1:1/none"))
     with pytest.raises(StoreUnavailable), app.transaction():
         raise AssertionError("there is none")
 

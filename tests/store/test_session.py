@@ -19,7 +19,7 @@ from emsworker.store import topics
 from emsworker.store.engine import schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.store.engine.nodes import Nodes
+from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql
@@ -346,7 +346,7 @@ def test_a_killed_connection_is_told_and_replaced(stream: Stream) -> None:
 
 def test_a_slow_answer_is_waited_for_unless_the_server_is_given_up(stream: Stream) -> None:
     """Also one whose rows come slowly: what has come before a timeout is not lost."""
-    connection = Nodes(DatabaseUrl.parse(stream.url)).open()
+    connection = nodes_of(DatabaseUrl.parse(stream.url)).open()
     asked: list[int] = []
     connection.watch(60, 0.05, lambda: bool(asked.append(1)))
     connection.query(
@@ -357,7 +357,7 @@ def test_a_slow_answer_is_waited_for_unless_the_server_is_given_up(stream: Strea
     connection.watch(60, 0.05, lambda: True)
     with pytest.raises(pymysql.OperationalError, match="given up for the other servers"):
         connection.query("SELECT SLEEP(5)")
-    connection = Nodes(DatabaseUrl.parse(stream.url)).open()
+    connection = nodes_of(DatabaseUrl.parse(stream.url)).open()
     connection.watch(0.2, 0.05, lambda: False)
     with pytest.raises(pymysql.OperationalError, match="timed out"):
         connection.query("SELECT SLEEP(5)")

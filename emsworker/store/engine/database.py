@@ -12,7 +12,7 @@ from emsworker.core.errors import StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.errors import Conflict, ConnectionLost
-from emsworker.store.engine.nodes import Nodes
+from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Database:
         self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0, *, only_reads: bool = False
     ) -> None:
         self._url = DatabaseUrl.parse(url)
-        self._nodes = Nodes(self._url, connect_timeout_s, only_reads=only_reads)
+        self._nodes = nodes_of(self._url, connect_timeout_s, only_reads=only_reads)
         self._call_timeout_s = call_timeout_s
         self._local: Any = threading.local()
 

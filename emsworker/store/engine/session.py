@@ -170,11 +170,9 @@ class Session:
         answer_s: seconds after which a server that does not answer counts as lost, if the URL says no less.
     """
 
-    def __init__(
-        self, url: DatabaseUrl, nodes: Nodes | None = None, patient: bool = True, answer_s: float | None = None
-    ) -> None:
+    def __init__(self, url: DatabaseUrl, nodes: Nodes, patient: bool = True, answer_s: float | None = None) -> None:
         self._url = url
-        self._nodes = nodes or Nodes(url)
+        self._nodes = nodes
         self._patient = patient
         self._answer_s = answer_s
         self._connection: Connection | None = None

@@ -18,15 +18,6 @@ FROM performance_schema.replication_group_members
 SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_local_state_comment', 'wsrep_ready',
   'wsrep_cluster_conf_id')
 
--- name: get_identity
--- A session keeps the packet limit with which it began. The server's own name tells which one a router has chosen.
-SELECT @@SESSION.max_allowed_packet, @@GLOBAL.hostname, @@GLOBAL.port
-
--- name: set_galera
--- Here a transaction is sent statement by statement, so that a client that is stopped in its middle would hold its
--- locks: the server ends it after some seconds. And a read waits until this node has applied what others committed.
-SET SESSION idle_transaction_timeout = 10, SESSION wsrep_sync_wait = 1
-
 -- name: grant_membership
 -- Every role needs it on the members of a replication group: which member is the primary.
 GRANT SELECT ON performance_schema.replication_group_members TO {user}
