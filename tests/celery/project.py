@@ -74,6 +74,10 @@ class Worker:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send its main process a signal to stop; returns the exit code."""
         self.process.send_signal(number)
+        return self.wait_gone()
+
+    def wait_gone(self) -> int:
+        """Wait until its main process has ended; returns the exit code."""
         until(lambda: self.process.poll() is not None, STOP_S, f"{self.name} has ended:\n{self.text[-2000:]}")
         return self.process.returncode
 

@@ -43,6 +43,16 @@ def work(number: int, seconds: float = 0.0) -> None:
     note("ended", number, time.time())
 
 
+@app.task(ignore_result=True)
+def wait(number: int) -> None:
+    """Take half a second, and all but the first three as long as there is no file ``go``."""
+    note("began", number, time.time())
+    take(0.5)
+    while number >= 3 and not Path(os.environ["PROJECT_RECORD"]).with_name("go").exists():
+        take(0.02)
+    note("ended", number, time.time())
+
+
 @app.task(ignore_result=True, bind=True)
 def die(self: object, number: int) -> None:
     """Kill the process that runs it, as a fault in a C library would."""
