@@ -1,4 +1,4 @@
-"""What a server is, in its own view and in that of its group or cluster, and why it may not be written to."""
+"""The standing of a server, in its own view and in that of its group or cluster: whether it may be written to."""
 
 from __future__ import annotations
 
