@@ -30,7 +30,7 @@ def test_a_claim_whose_client_died_in_the_packet_has_moved_its_cursor(stream: St
     stream.app().send_many("t", [0] * 10 * TRIES)
     group, me = stream.group(topic), stream.client()
     for _ in range(TRIES):
-        session = Dying(stream.session._url)
+        session = Dying(stream.session._url, stream.session._nodes)
         with contextlib.suppress(ConnectionLost):
             claims.take_range(session, stream.claimant(topic, group, me, 3), 0, wait=True)
     _wait_until_alone(stream)
@@ -51,7 +51,9 @@ def test_an_adoption_whose_client_died_in_the_packet_leaves_no_gap(stream: Strea
     again = stream.client()
     for _ in range(TRIES):
         with contextlib.suppress(ConnectionLost):
-            claims.take_waiting(Dying(stream.session._url), stream.claimant(topic, group, again, 3))
+            claims.take_waiting(
+                Dying(stream.session._url, stream.session._nodes), stream.claimant(topic, group, again, 3)
+            )
     _wait_until_alone(stream)
     found = stream.rows("SELECT lo, hi FROM ems_claim ORDER BY lo, hi")
     edges = [1, *(hi + 1 for _, hi in found)]

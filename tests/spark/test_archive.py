@@ -1,5 +1,6 @@
 """The job ``archive``: everything that it drops is in the archive; test_archive_kills.py kills it."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,15 @@ def test_the_beat_waits_and_topics_that_cannot_be_archived_are_named(
     with pytest.raises(ArchiveBusy, match="orders"):
         archive(spark, tmp_path)
     lock.close()
+
+
+def test_a_job_waits_until_the_server_has_noticed_the_end_of_the_last_one(stream: Stream) -> None:
+    database, topic = stream.app().stream.database, stream.topic("orders")
+    last = Lock(database, topic.id, "orders")
+    noticed = threading.Timer(1.0, last.close)
+    noticed.start()
+    Lock(database, topic.id, "orders").close()
+    noticed.join()
 
 
 def test_hadoops_file_systems_serve_as_well(stream: Stream, spark: Any, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ class LosesCommit(Session):
 @pytest.mark.parametrize("arrives", [True, False])
 def test_w7_a_lost_answer_to_commit_is_looked_up(stream: Stream, arrives: bool) -> None:
     app = stream.app()
-    session = LosesCommit(stream.session._url)
+    session = LosesCommit(stream.session._url, stream.session._nodes)
     session.arrives = arrives
     app.stream.outbox._idle.append(session)
     if arrives:

@@ -140,7 +140,7 @@ def test_w8_a_relay_that_dies_loses_and_doubles_nothing(stream: Stream) -> None:
     for number in range(60):
         app.send("t", number, countdown=0)
     for packets in [1, 2, 3] * 8:
-        dying = Dying(stream.session._url)
+        dying = Dying(stream.session._url, stream.session._nodes)
         dying.packets = packets
         with contextlib.suppress(ConnectionLost):
             relay(stream, dying, 5)

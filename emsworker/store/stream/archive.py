@@ -38,7 +38,7 @@ class Lock:
     """An archiver's lock on a topic, on a connection of its own, held until it is closed or its process dies.
 
     Raises:
-        ArchiveBusy: another archiver holds the lock.
+        ArchiveBusy: another archiver holds the lock, and has not released it within 5 s.
     """
 
     def __init__(self, database: Database, topic_id: int, topic: str) -> None:

@@ -1,7 +1,8 @@
 -- name: lock
 -- One archiver per topic. The server lock belongs to the connection, so it is released when the process dies. The name
--- of the database keeps databases of one server apart.
-SELECT GET_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(topic_id)s), 256), 40)), 0)
+-- of the database keeps databases of one server apart. It is waited for: the last archiver may have ended without the
+-- server having noticed yet.
+SELECT GET_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(topic_id)s), 256), 40)), 5)
 
 -- name: check_lock
 SELECT IS_USED_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(topic_id)s), 256), 40))) = CONNECTION_ID()
