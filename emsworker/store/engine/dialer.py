@@ -89,12 +89,17 @@ class Dialer:
             conv=_LAZY_DATES,
         )
         connection.number = number
+        self._set_up(connection)
+        return connection
+
+    def _set_up(self, connection: Connection) -> None:
+        """Set what our statements depend on, and learn which server it is, in one packet."""
         connection.query(join(";", (*connection.settings, _SQL.get_identity, SHOW_STANDING)))
         for _ in connection.settings:
             connection.next_result()
         limit, name, own_port = connection._result.rows[0]
         connection.max_allowed_packet = int(limit)
-        address = self.address(number)
+        address, port = self.address(connection.number), self.url.servers[connection.number][1]
         connection.server = address if own_port == port else f"{address} (there {name}:{own_port})"
         connection.next_result()
         connection.variables = dict(connection._result.rows)
@@ -102,7 +107,6 @@ class Dialer:
             connection.one_by_one = True
             connection.settings = (*connection.settings, _SQL.set_galera)
             connection.query(_SQL.set_galera)
-        return connection
 
 
 def _open_socket(context: ssl.SSLContext | None, greets_s: float | None, host: str, **arguments: Any) -> Connection:
