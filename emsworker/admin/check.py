@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from emsworker.core.config import Settings
+from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, EmsError
@@ -84,11 +84,12 @@ def check(
 
 
 def _check_settings(environ: Mapping[str, str], given: dict[str, str | None]) -> tuple[list[Finding], Settings | None]:
+    unknown = [_warning(variable, "ignored", hint) for variable, hint in unknown_variables(environ).items()]
     try:
         settings = Settings.load(environ=environ, **{name: value for name, value in given.items() if value is not None})
     except ConfigError as error:
-        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems], None
-    return [_ok("settings", "every one is valid")], settings
+        return unknown + [_error(problem.name, problem.value, problem.fix) for problem in error.problems], None
+    return [_ok("settings", "every one is valid"), *unknown], settings
 
 
 def _readable(url: str) -> bool:

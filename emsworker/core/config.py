@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -26,6 +27,7 @@ from emsworker.core.options import (
     number,
     option,
     options_of,
+    probably_meant,
     problems_in,
     refuse,
     seconds,
@@ -36,6 +38,8 @@ from emsworker.core.options import (
 )
 from emsworker.core.servers import parse_servers
 from emsworker.core.url import DatabaseUrl
+
+log = logging.getLogger(__name__)
 
 _SHORTEST_SECRET = 16
 SERVER_MARK = "{server}"  # in `dead_man_url`
@@ -246,7 +250,8 @@ class Settings:
 
         Args:
             module: dotted name of a module with lower-case settings; ``EMS_CONFIG`` can name it instead.
-            environ: the environment, by default that of the process.
+            environ: the environment, by default that of the process. An ``EMS_*`` variable that is no setting is told in
+                the log and ignored, because other software sets variables, too.
             given: settings by name.
 
         Raises:
@@ -289,6 +294,11 @@ _OTHER_VARIABLES = frozenset(
     }
 )
 
+# Kubernetes tells every pod of each Service by such variables: of one named `ems`, or `ems-monitoring`.
+_OF_KUBERNETES = re.compile(
+    r"EMS(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+
 
 def _from_module(name: str | None, known: Collection[str], problems: list[Problem]) -> dict[str, Any]:
     if name is None:
@@ -304,16 +314,46 @@ def _from_module(name: str | None, known: Collection[str], problems: list[Proble
 
 def _from_environ(environ: Mapping[str, str], known: Mapping[str, Option], problems: list[Problem]) -> dict[str, Any]:
     values = {}
-    for variable, value in environ.items():
-        name = variable.removeprefix("EMS_").lower()
-        if not variable.startswith("EMS_") or variable.startswith("EMS_TEST_") or variable in _OTHER_VARIABLES:
-            continue
+    for variable, name in _settings_among(environ):
         if name not in known:
-            fix = f"there is no such setting; {nearest(variable, [f'EMS_{name.upper()}' for name in known])}"
-            problems.append(Problem(variable, shown(variable, value), fix))
+            _tell_once(variable)
             continue
+        value = environ[variable]
         try:
             values[name] = known[name].read(value)
         except ValueError as error:
             problems.append(Problem(variable, shown(variable, value), str(error)))
     return values
+
+
+def _settings_among(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables that could be settings, each with the setting's name."""
+    for variable in environ:
+        if (
+            variable.startswith("EMS_")
+            and not variable.startswith("EMS_TEST_")
+            and variable not in _OTHER_VARIABLES
+            and not _OF_KUBERNETES.fullmatch(variable)
+        ):
+            yield variable, variable.removeprefix("EMS_").lower()
+
+
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the ``EMS_*`` variables that are no settings, with a hint for each."""
+    known = options_of(Settings)
+    return {variable: _hint(variable) for variable, name in _settings_among(environ) if name not in known}
+
+
+def _hint(variable: str) -> str:
+    names = [f"EMS_{name.upper()}" for name in options_of(Settings)]
+    meant = probably_meant(variable, names)
+    return f"there is no such setting; did you mean {meant!r}?" if meant else "there is no such setting"
+
+
+_TOLD: set[str] = set()
+
+
+def _tell_once(variable: str) -> None:
+    if variable not in _TOLD:
+        _TOLD.add(variable)
+        log.warning("%s is ignored: %s", variable, _hint(variable))

@@ -286,10 +286,16 @@ def refuse(problems: Collection[Problem]) -> None:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Return a hint to end a sentence about an unknown name: the name that was probably meant, or all known names."""
+    meant = probably_meant(name, known)
+    return f"did you mean {meant!r}?" if meant else f"known are {', '.join(sorted(known))}"
+
+
+def probably_meant(name: str, known: Collection[str]) -> str | None:
+    """Return the known name that is most like an unknown one, if any is."""
     from difflib import get_close_matches  # imported only for an error: the import costs more than the check
 
     meant = [one for one in _ELSEWHERE.get(name, ()) if one in known] or get_close_matches(name, known, 1, 0.6)
-    return f"did you mean {meant[0]!r}?" if meant else f"known are {', '.join(sorted(known))}"
+    return meant[0] if meant else None
 
 
 def unknown_options(call: str, given: Mapping[str, Any], known: Collection[str]) -> list[Problem]:

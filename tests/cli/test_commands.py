@@ -371,6 +371,15 @@ def findings(done: object) -> dict[str, tuple[str, str]]:
     return {one["name"]: (one["severity"], one["value"]) for one in done.json}  # type: ignore[attr-defined]
 
 
+def test_variables_that_are_no_settings_stop_nothing(ems: Ems) -> None:
+    services = {"EMS_PORT": "tcp://10.0.0.7:80", "EMS_MONITORING_SERVICE_HOST": "10.0.0.8"}
+    bothered = Ems({**ems.environ, **services, "EMS_SERIALISER": "yaml"}, ems.folder)
+    sent = bothered.ok("send", "orders", "{}")
+    assert "EMS_SERIALISER is ignored" in sent.err and "10.0.0" not in sent.err
+    checked = bothered("check", "--json").json
+    assert [one["name"] for one in checked if one["name"].startswith("EMS_")] == ["EMS_SERIALISER"]
+
+
 def test_check_is_content_with_good_surroundings(ems: Ems, redis_url: str) -> None:
     found = findings(ems.ok("check", "--json", redis_url=redis_url))
     assert {severity for severity, _ in found.values()} == {"ok"}, found

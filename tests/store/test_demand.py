@@ -61,7 +61,7 @@ def test_the_endpoint_tells_keda_how_many_workers_to_run(stream: Stream) -> None
         def workers() -> int:
             """As KEDA reads it: by its URL and its valueLocation; the query must say the same."""
             asked = trigger("keda-metrics-api.yaml")
-            path = asked["url"].removeprefix("http://ems-monitoring:9100")
+            path = asked["url"].removeprefix("http://stream-metrics:9100")
             wanted = math.ceil(ask(path)[1][asked["valueLocation"]] / float(asked["targetValue"]))
             assert int(stream.value(query)) == wanted
             return int(wanted)
@@ -108,7 +108,7 @@ def test_the_manifests_belong_together() -> None:
     assert liveness["periodSeconds"] * liveness["failureThreshold"] > 2 * 15, "the supervisor acts first"
     assert startup["periodSeconds"] * startup["failureThreshold"] > 120
     service = found["monitoring.yaml"][1]
-    assert service["metadata"]["name"] == "ems-monitoring" and service["spec"]["ports"][0]["port"] == 9100
+    assert service["metadata"]["name"] == "stream-metrics" and service["spec"]["ports"][0]["port"] == 9100
     scaled = {title for title in found if title.startswith("keda-")}
     assert len(scaled) == 3
     assert {found[title][0]["spec"]["scaleTargetRef"]["name"] for title in scaled} == {worker["metadata"]["name"]}

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from emsworker.core.config import Settings
+from emsworker.core import config
+from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.errors import ConfigError
+from emsworker.core.options import options_of
 from emsworker.core.url import DatabaseUrl, redact
 
 URL = "mysql://user:secret@db.example:3307/stream"
@@ -51,13 +53,12 @@ def test_the_environment_is_read_by_type() -> None:
 
 
 def test_all_problems_are_told_at_once() -> None:
-    environ = {"EMS_BATCH": "many", "EMS_PUBLISHING": "perhaps", "EMS_NONSENSE": "1", "EMS_TIMEOUT_S": "soon"}
+    environ = {"EMS_BATCH": "many", "EMS_PUBLISHING": "perhaps", "EMS_TIMEOUT_S": "soon"}
     with pytest.raises(ConfigError) as caught:
         Settings.load("no.such.module", environ, threads=0, colour="red", allocator="redis", lease_s=1.0)
     names = {problem.name for problem in caught.value.problems}
     assert names == {
-        "EMS_CONFIG", "EMS_BATCH", "EMS_PUBLISHING", "EMS_NONSENSE", "EMS_TIMEOUT_S", "threads", "colour", "redis_url",
-        "lease_s",
+        "EMS_CONFIG", "EMS_BATCH", "EMS_PUBLISHING", "EMS_TIMEOUT_S", "threads", "colour", "redis_url", "lease_s",
     }  # fmt: skip
 
 
@@ -98,9 +99,47 @@ def test_secrets_are_hidden_everywhere() -> None:
     assert "secret" not in repr(settings)
     assert "secret" not in repr(DatabaseUrl.parse(URL))
     with pytest.raises(ConfigError) as caught:
-        Settings.load(environ={"EMS_PASSWORD": "secret", "EMS_URI": URL})
-    assert "secret" not in str(caught.value)
-    assert "EMS_PASSWORD" in str(caught.value)
+        Settings.load(environ={"EMS_URL": "postgres://u:hunter2@h/d"}, password="hunter2", uri="mysql://u:hunter2@h/d")
+    assert "hunter2" not in str(caught.value)
+    assert str(caught.value).count("***") == 3
+
+
+# What Kubernetes puts into every pod of a namespace with the Services `ems`, `ems-monitoring` and `ems-http`.
+SERVICES = {
+    "EMS_SERVICE_HOST": "10.0.0.7",
+    "EMS_SERVICE_PORT": "80",
+    "EMS_SERVICE_PORT_HTTP": "80",
+    "EMS_PORT": "tcp://10.0.0.7:80",
+    "EMS_PORT_80_TCP": "tcp://10.0.0.7:80",
+    "EMS_PORT_80_TCP_PROTO": "tcp",
+    "EMS_PORT_80_TCP_PORT": "80",
+    "EMS_PORT_80_TCP_ADDR": "10.0.0.7",
+    "EMS_MONITORING_SERVICE_HOST": "10.0.0.8",
+    "EMS_MONITORING_PORT_9100_UDP_ADDR": "10.0.0.8",
+    "EMS_HTTP_PORT": "tcp://10.0.0.9:9000",
+}
+
+
+def test_variables_of_kubernetes_are_no_settings(caplog: pytest.LogCaptureFixture) -> None:
+    assert Settings.load(environ=SERVICES) == Settings()
+    assert unknown_variables(SERVICES) == {}
+    assert caplog.records == []
+
+
+def test_no_setting_looks_like_a_variable_of_kubernetes() -> None:
+    settings = {f"EMS_{name.upper()}": "" for name in options_of(Settings)}
+    assert not any(config._OF_KUBERNETES.fullmatch(variable) for variable in settings)
+
+
+def test_an_unknown_variable_is_told_once_and_ignored(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "_TOLD", set())
+    environ = {"EMS_SERIALISER": "mysql://u:secret@h/d", "EMS_BATCH": "7"}
+    for _ in range(3):
+        assert Settings.load(environ=environ) == Settings(batch=7)
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line == "EMS_SERIALISER is ignored: there is no such setting; did you mean 'EMS_SERIALIZER'?"
 
 
 @pytest.mark.parametrize(
