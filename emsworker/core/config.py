@@ -250,8 +250,8 @@ class Settings:
 
         Args:
             module: dotted name of a module with lower-case settings; ``EMS_CONFIG`` can name it instead.
-            environ: the environment, by default that of the process. An ``EMS_*`` variable that is no setting is told in
-                the log and ignored, because other software sets variables, too.
+            environ: the environment, by default that of the process. An ``EMS_*`` variable that is no setting is logged
+                and ignored, because other software sets variables, too.
             given: settings by name.
 
         Raises:

@@ -4,9 +4,11 @@ import configparser
 import re
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from emsworker.core.codec import Decoder, encode_body
 from emsworker.core.config import Settings
@@ -32,6 +34,14 @@ def test_extras_are_those_of_the_package() -> None:
     assert not {"redis", "watchdog"} & set(MODULES)
     core = re.findall(r"^([\w-]+)", config["options"]["install_requires"], re.MULTILINE)
     assert {"redis", "watchdog"} <= set(core)
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_the_tasks_of_django_come_with_its_extra_on_every_python(python: str) -> None:
+    surroundings = {"extra": "django", "python_version": python, "python_full_version": f"{python}.0"}
+    wanted = map(Requirement, requires("emsworker") or ())
+    names = {one.name for one in wanted if one.marker is not None and one.marker.evaluate(surroundings)}
+    assert {"django", "django-tasks"} <= names
 
 
 @pytest.mark.usefixtures("bare")

@@ -283,12 +283,6 @@ def test_a_periodic_call_is_checked_when_it_is_declared(app: Ems) -> None:
     app.periodic(every=5, args=[1], kwargs={"y": 2})(task)
 
 
-def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EMS_THREAD", "3")
-    with pytest.raises(ConfigError, match="did you mean 'EMS_THREADS'"):
-        Ems("x")
-
-
 def test_a_key_of_once_must_be_there(app: Ems) -> None:
     keys: list[Any] = ["", b"", None]
     with app.test():
