@@ -41,7 +41,7 @@ from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Handler
+from emsworker.tasks.task import PASSED_OVER, Handler, PassedOver
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +104,10 @@ class Executor:
 
     # -- which messages are run together -------------------------------------------------------------------------------
 
-    def _calls(self, claim: Claim) -> Iterator[tuple[Resolved, list[Message]]]:
+    def _calls(self, claim: Claim) -> Iterator[tuple[Resolved | PassedOver, list[Message]]]:
         """Yield the messages in order with their handlers; neighbours with one batch handler come together."""
         together: list[Message] = []
-        shared: Resolved | None = None
+        shared: Resolved | PassedOver | None = None
         most = 1
         for message in claim.messages:
             handler = self._handler(message)
@@ -122,13 +122,13 @@ class Executor:
         if shared is not None:
             yield shared, together
 
-    def _handler(self, message: Message) -> Resolved:
+    def _handler(self, message: Message) -> Resolved | PassedOver:
         try:
             return self._context.route.resolve(message)
         except Exception as error:
             return error
 
-    def _run_alone(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
+    def _run_alone(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:
         """Run messages one by one, each alone in the gate: a crash must name only one message."""
         for message in messages:
             with self._context.gate.enter():
@@ -139,11 +139,20 @@ class Executor:
                 return False
         return True
 
-    def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
+    def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:
         """Run messages; return False if the claim was lost or given back before them."""
+        if handler is PASSED_OVER:
+            return self._pass_over(claim_run, messages)
         if isinstance(handler, Handler) and handler.is_async:
             return self._run_coroutines(claim_run, messages, handler)
         return self._run_in_thread(claim_run, messages, handler)
+
+    def _pass_over(self, claim_run: ClaimRun, messages: list[Message]) -> bool:
+        """End calls that another group runs, without hooks, attempts or a log line."""
+        if not self._start(claim_run, messages, NO_LIMITS, ticks()):
+            return False
+        claim_run.done([Ended(message) for message in messages])
+        return True
 
     # -- a message, or a batch, in the consumer's thread ---------------------------------------------------------------
 
@@ -282,8 +291,10 @@ class Executor:
             return self._conclude([self._failed(message, handler.options, error, ticks() - began)])[0]
         return self._conclude([ended])[0]
 
-    def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved, lane: Lane) -> Ended:
+    def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved | PassedOver, lane: Lane) -> Ended:
         """Run one message of a lane; wait for the end of a coroutine."""
+        if handler is PASSED_OVER:
+            return Ended(message)
         if not self._hooks.around:
             return self._attempt_in_lane(claim_run, message, handler, lane)
         with self._brackets([message], claim_run, lane) as brackets:

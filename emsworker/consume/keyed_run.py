@@ -25,7 +25,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Handler
+from emsworker.tasks.task import Handler, PassedOver
 
 _SLACK_S = 5.0
 _WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter
@@ -247,8 +247,8 @@ class Lanes:
     def __init__(
         self,
         context: RunContext,
-        resolve: Callable[[Message], Resolved],
-        attempt: Callable[[KeyedRun, Message, Resolved, Lane], Ended],
+        resolve: Callable[[Message], Resolved | PassedOver],
+        attempt: Callable[[KeyedRun, Message, Resolved | PassedOver, Lane], Ended],
     ) -> None:
         self._width = context.lanes
         self._pool = context.pool
@@ -289,8 +289,8 @@ class Lanes:
         times = [h.options.timeout_s or keyed_run.group_timeout_s for h in handlers if isinstance(h, Handler)]
         return replace(NO_LIMITS, timeout_s=max(times, default=keyed_run.group_timeout_s) + _SLACK_S)
 
-    def _limits_of(self, handler: Resolved, keyed_run: KeyedRun) -> HandlerOptions:
-        if isinstance(handler, BaseException):
+    def _limits_of(self, handler: Resolved | PassedOver, keyed_run: KeyedRun) -> HandlerOptions:
+        if not isinstance(handler, Handler):
             return NO_LIMITS
         return guarded(handler.options, keyed_run.group_timeout_s)[1] if handler.is_async else handler.options
 

@@ -21,6 +21,7 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.settings import setting
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
+GROUP_HEADER = "ems-group"  # of a task's call: the group that the task was declared in
 
 
 def priority_header(priority: int | None) -> dict[str, str]:

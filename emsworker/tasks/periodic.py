@@ -11,7 +11,7 @@ from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, encode_key
-from emsworker.core.model import TASK_HEADER, Topic, priority_header
+from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic, priority_header
 from emsworker.core.options import choice, number, refuse, text, unknown_options
 from emsworker.core.priority import level_for
 from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
@@ -55,7 +55,8 @@ class Periodic:
         )
         priority = self.task.options.priority
         level_for(topic.name, topic.priorities, priority)
-        headers = encode_headers({**codec_headers, TASK_HEADER: self.task.name, **priority_header(priority)})
+        call = {TASK_HEADER: self.task.name, GROUP_HEADER: self.task.group}
+        headers = encode_headers({**codec_headers, **call, **priority_header(priority)})
         key = encode_key("key", self.key)
         return Declared(self.name, self.spec, self.timezone, self.catch_up, topic.name, key, headers, body)
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum, auto
 from inspect import Signature, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from emsworker.core.config import Settings
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask, WrongArguments
-from emsworker.core.model import EXPIRES_HEADER, TASK_HEADER, Message, Order, R, Receipt
+from emsworker.core.model import EXPIRES_HEADER, GROUP_HEADER, TASK_HEADER, Message, Order, R, Receipt
 from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
 from emsworker.core.process.forks import lazy
 from emsworker.core.process.threads import ThreadPool
@@ -384,7 +385,7 @@ class Task(Handler, Generic[P, R]):
         refuse_unknown("apply_async()", options, _CALLED_WITH)
         body = call_body(self.name, args, kwargs)
         self.check_call(*body)
-        headers = {TASK_HEADER: self.name}
+        headers = {TASK_HEADER: self.name, GROUP_HEADER: self.group}
         if given := options.pop("headers", None):
             refuse_reserved(given)
             headers = Outgoing(self.topic, None, headers=given).headers | headers
@@ -474,6 +475,15 @@ def _checked_expiry(expires: Any) -> float | datetime:
     return float(expires)
 
 
+class PassedOver(Enum):
+    """The marker of a call that a group neither runs nor refuses: its task belongs to another group of the topic."""
+
+    PASSED_OVER = auto()
+
+
+PASSED_OVER = PassedOver.PASSED_OVER
+
+
 @dataclass
 class Route:
     """The handlers of one group on one topic: its tasks by name, or one subscription for everything."""
@@ -529,17 +539,19 @@ class Route:
         """True if a thread may run several of its messages at once."""
         return any(handler.together for handler in self.handlers)
 
-    def resolve(self, message: Message) -> Handler:
-        """Return the handler of a message.
+    def resolve(self, message: Message) -> Handler | PassedOver:
+        """Return the handler of a message, or ``PASSED_OVER`` for a call of a task that another group runs.
 
         Raises:
-            UnknownTask: no task of that name is known here.
+            UnknownTask: no task of that name is known here, and no other group was to run it.
             DecodeError: its headers are damaged.
         """
         if self.subscription is not None:
             return self.subscription
         name = message.headers.get(TASK_HEADER)
         task = self.tasks.get(name) if name is not None else None
+        if task is None and name and message.headers.get(GROUP_HEADER, self.group) != self.group:
+            return PASSED_OVER
         if task is None:
             what = f"task {name!r} is not known to this worker" if name else "the message names no task"
             raise UnknownTask(f"{what}; known in {self.topic}/{self.group}: {', '.join(sorted(self.tasks)) or 'none'}")

@@ -10,7 +10,7 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.servers import parse_servers
 from emsworker.core.url import redact_url
-from emsworker.worker.app_facts import AppFacts
+from emsworker.worker.app_facts import AppFacts, RouteFacts
 from emsworker.worker.child_spec import ChildSpec
 
 log = logging.getLogger(__name__)
@@ -41,12 +41,25 @@ def log_worker(spec: ChildSpec, facts: AppFacts, settings: Settings, processes: 
                 f"{one.topic}/{one.group}, timeout {one.timeout_s:g} s: {_names(one.names)}" for one in consumed
             ]
             or "nothing",
+            **_shared_topics(consumed),
             **({"broadcasts": ", ".join(heard)} if heard else {}),
             "processes": f"{processes} x {counted(threads, 'thread')}",
             "limits": _limits(settings),
             "beat": "runs here too" if with_beat else "is left to others (--no-beat)",
         },
     )
+
+
+def _shared_topics(consumed: Sequence[RouteFacts]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for one in consumed:
+        groups.setdefault(one.topic, []).append(one.group)
+    shared = [
+        f"{topic} has {counted(len(names), 'group')}: each reads all of it and passes over the others' calls"
+        for topic, names in groups.items()
+        if len(names) > 1
+    ]
+    return {"shared": shared} if shared else {}
 
 
 def log_beat(settings: Settings, server: str) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from emsworker import Ems
 from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import kill
@@ -52,6 +53,28 @@ def test_a_stopped_worker_loses_its_work_and_finishes_nothing_of_it_afterwards(s
     assert Counter(stream.record.numbers("start"))[0] == 2, "its first run was overtaken, not repeated"
     by = stream.rows("SELECT client_id FROM ems_claim WHERE state = 'done' AND lo = 1")
     assert len(by) == 1 and by[0][0] not in old
+
+
+def test_a_call_is_run_by_the_group_of_its_task_alone(one_stream: Stream) -> None:
+    stream = one_stream
+    from tests.process.apps import shared
+
+    app = Ems("sender", url=stream.url)
+    shared.mail.app = shared.bill.app = app
+    worker = stream.worker("tests.process.apps.shared:app")
+    for n in range(20):
+        shared.mail.apply_async((n,), key=f"k{n % 3}")
+        shared.bill.apply_async((n,), key=f"k{n % 3}")
+    stream.wait_ended(range(20), group="mail")
+    stream.wait_ended(range(20), group="bills")
+    stream.wait_settled()
+    assert stream.record.numbers(group="mail") == stream.record.numbers(group="bills") == list(range(20))
+    for table in ("ems_retry", "ems_dead", "ems_attempt"):
+        assert stream.one(f"SELECT COUNT(*) FROM {table}") == 0, table
+    app.close()
+    assert worker.stop() == 0
+    log = worker.log.read_text()
+    assert "mixed has 2 groups" in log and "UnknownTask" not in log
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from emsworker.loader import load_app
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements, split_script
 from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.task import PASSED_OVER
 from tests.support.statements import module_of, sql_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,12 @@ def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
     assert route.resolve(sent).call(sent) == (3, "add", 1)
     with pytest.raises(UnknownTask, match=r"'sub' is not known to this worker.*add"):
         route.resolve(message(app, b"[]", b'{"ems-task":"sub"}'))
+    elsewhere = message(app, b"[[],{}]", b'{"ems-task":"sub","ems-group":"mail"}')
+    assert route.resolve(elsewhere) is PASSED_OVER  # that group runs it
+    here_too = message(app, b'[[1],{"b":2}]', b'{"ems-task":"add","ems-group":"mail"}')
+    assert route.resolve(here_too).call(here_too) == (3, "add", 1)  # two groups may both know a task
+    with pytest.raises(UnknownTask, match="'sub'"):
+        route.resolve(message(app, b"[[],{}]", b'{"ems-task":"sub","ems-group":"workers"}'))
     with pytest.raises(UnknownTask, match="names no task"):
         route.resolve(message(app, b"[]"))
     with pytest.raises(DecodeError, match="not a call of a task"):
