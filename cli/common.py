@@ -193,7 +193,9 @@ class OpenStream:
         try:
             database.call(check_server)
         except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error}; the address is {redact_url(self.url)} ({address_place()})") from error
+            raise StoreUnavailable(
+                f"{error}; the address is {redact_url(self.url)} ({address_place(self.url)})"
+            ) from error
         if check_schema:
             database.call(check_version)
         return database
@@ -412,9 +414,13 @@ def wanted_servers(stream: OpenStream) -> dict[str, str]:
         ConfigError: there is none of that name.
     """
     from emsworker.core.errors import ConfigError, Problem
+    from emsworker.core.process.address import name_server
     from emsworker.core.servers import MAIN, parse_servers
 
-    urls = {MAIN: stream.url} | {one.name: one.url for one in parse_servers(stream.settings.servers)}
+    others = parse_servers(stream.settings.servers)
+    for one in others:
+        name_server(one.name, one.url)
+    urls = {MAIN: stream.url} | {one.name: one.url for one in others}
     name = click.get_current_context().meta.get(SERVER)
     if name is None:
         return urls

@@ -39,7 +39,7 @@ def list_(as_json: bool) -> None:
             "version": view.version or None,
             "topology": view.topology or None,
             **{
-                name: getattr(view, name) if view.reachable else None
+                name: getattr(view, name) if view.usable else None
                 for name in ("topics", "groups", "lag", "oldest_s", "workers", "beat", "age_s")
             },
             "error": view.problem or None,
@@ -48,5 +48,5 @@ def list_(as_json: bool) -> None:
     ]
     columns = ["server", "address", "reachable", "topology", "topics", "groups", "lag", "oldest_s", "workers", "beat"]
     print_rows(rows, columns, as_json, "", spare=["groups", "beat", "workers", "topology"])
-    if lines := [f"server {view.name}: {view.problem}" for view in views if not view.reachable]:
+    if lines := [f"server {view.name}: {view.problem}" for view in views if not view.usable]:
         raise CommandFailure(lines)

@@ -12,6 +12,7 @@ from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, EmsError
+from emsworker.core.servers import MAIN, parse_servers
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
@@ -20,6 +21,7 @@ from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import intake
 from emsworker.store.stream.messages import fitting_body, packet_of
+from emsworker.store.topics import list_pointers
 
 T = TypeVar("T")
 
@@ -119,6 +121,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _check_privileges(database, migrated=version > 0, role=role)
     findings.append(_check_clock(database.call(probe.clock_difference_s)))
     if version > 0:
+        findings += _patiently(database, _check_engines)
+        findings += _patiently(database, lambda session: _check_pointers(session, settings))
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
@@ -136,6 +140,9 @@ def _check_topology(database: Database) -> list[Finding]:
             lag = replica_lag(session)
             known = lag.seconds is not None
             found.append(_ok("replica lag", str(lag)) if known else _warning("replica lag", "unknown", lag.reason))
+        if expel_s := probe.expel_timeout_s(session):  # at any other value than 0 the group looks every 15 s only
+            fix = "sends stop for some 22 s when the primary dies or freezes; with 0 on every member for some 7 s"
+            found.append(_warning("group_replication_member_expel_timeout", str(expel_s), fix))
         return found
 
     return _patiently(database, work)
@@ -236,6 +243,28 @@ def _check_clock(ahead_s: float) -> Finding:
         fix = "times are read from the server's clock, expiry and ids from this machine's; synchronize both (NTP)"
         return _warning("clock", value, fix)
     return _ok("clock", value)
+
+
+def _check_engines(session: Session) -> list[Finding]:
+    found = probe.foreign_engines(session)
+    if not found:
+        return [_ok("engine", "InnoDB")]
+    fix = "without transactions and row locks nothing of what EMS promises holds: ALTER TABLE {} ENGINE = InnoDB"
+    return [_error("engine", f"{name} is in {engine}", fix.format(name)) for name, engine in found.items()]
+
+
+def _check_pointers(session: Session, settings: Settings) -> list[Finding]:
+    """Find topics that are kept on a server that the settings do not name."""
+    named = {MAIN, *(one.name for one in parse_servers(settings.servers))}
+    return [
+        _error(
+            "EMS_SERVERS",
+            f"does not name {server!r}",
+            f"{counted(count, 'topic')} of this server point there, such as {topic!r}; name it, or move them again",
+        )
+        for server, topic, count in list_pointers(session)
+        if server not in named
+    ]
 
 
 def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:

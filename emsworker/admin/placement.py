@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.stream import Admin
 from emsworker.app import Ems
-from emsworker.core.errors import ConfigError, MoveUnfinished, Problem, UnknownTopic
+from emsworker.core.errors import ConfigError, MoveUnfinished, Problem, StoreUnavailable, UnknownTopic
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
@@ -33,6 +34,7 @@ from emsworker.store.topics import (
     get_topic,
     keep_at,
     list_groups,
+    point_at,
 )
 
 _LOOK_S = 0.2
@@ -92,14 +94,37 @@ class TopicMove:
         source = self._find_source(rows)
         if source != self._target:
             self._switch(source)
-            rows = {name: self._row(database) for name, database in self._databases.items()}
-        sources = [name for name, row in rows.items() if row is not None and row.server == self._target]
-        done, until = 0, None if timeout_s is None else ticks() + timeout_s
+        self._tell()
+        sources = self._sources()
         for name in sources:
             self._take_schedules_over(self._databases[name])
-            done = max(done, self._let_groups_over(name, until, report))
+        done = self._let_groups_over(sources, None if timeout_s is None else ticks() + timeout_s, report)
         unread = tuple(name for name in sources if self._is_unread(self._databases[name]))
         return Moved(self._topic, tuple(sources), self._target, done, unread)
+
+    def _tell(self) -> None:
+        """Let the pointers of all servers name the one that keeps the topic: nobody depends on those in between.
+
+        A server that had the topic later than this move brought it here knows better; one that is away is told by the
+        next move, or when this one is given again.
+        """
+        kept, move = self._read(self._to)
+        for name, database in self._databases.items():
+            with suppress(StoreUnavailable):
+                row = self._row(database)
+                if kept.server is not None or row is None or row.server in (None, self._target) or name == self._target:
+                    continue
+                last = self._last_move(database, row)
+                if last < move:
+                    database.call(partial(point_at, topic_id=row.id, server=self._target, last_move=last))
+
+    def _sources(self) -> list[str]:
+        """Return the servers that the topic was on, in the order in which they gave it up."""
+        rows = {name: self._row(database) for name, database in self._databases.items()}
+        kept = rows[self._target]
+        former = () if kept is None else kept.former
+        found = [name for name, row in rows.items() if row is not None and row.server == self._target]
+        return sorted(found, key=lambda name: former.index(name) if name in former else -1)
 
     def _is_unread(self, database: Database) -> bool:
         admin = Admin(database)
@@ -207,26 +232,37 @@ class TopicMove:
         if policy is not None:
             after.backlogs.set_policy(self._topic, group.name, policy)
 
-    def _let_groups_over(self, source: str, until: float | None, report: Callable[[Sequence[GroupLag]], None]) -> int:
-        """Let each group begin on the new server as soon as it has finished on the old one; return how many."""
-        database, gone = self._databases[source], set[str]()
+    def _let_groups_over(
+        self, sources: Sequence[str], until: float | None, report: Callable[[Sequence[GroupLag]], None]
+    ) -> int:
+        """Let each group begin on the new server as soon as it has finished on all old ones; return how many."""
+        gone = set[str]()
         while True:
-            lags = [lag for lag in Monitoring(database).lag() if lag.topic.name == self._topic]
-            for lag in lags:
-                if lag.lag == 0 and lag.group.name not in gone:
-                    gone.add(lag.group.name)
-                    self._begin(lag.group)
-            left = [lag for lag in lags if lag.group.name not in gone]
-            report(left)
+            lags = [(name, lag) for name in sources for lag in self._lags(name)]
+            left = [(name, lag) for name, lag in lags if lag.lag and lag.group.name not in gone]
+            behind = {lag.group.name for _, lag in left}
+            # The last server's group counts: its settings are those that were taken along.
+            for group in {lag.group.name: lag.group for _, lag in lags}.values():
+                if group.name not in behind | gone:
+                    gone.add(group.name)
+                    self._begin(group)
+            report([lag for _, lag in left])
             if not left:
                 return len(gone)
             if until is not None and ticks() > until:
-                said = ", ".join(f"{lag.group.name}{' (paused)' if lag.group.paused else ''} {lag.lag}" for lag in left)
-                raise MoveUnfinished(
-                    f"topic {self._topic!r} takes messages on server {self._target!r} now, but groups have messages "
-                    f"left on {source!r}: {said}; their new messages wait. Let them finish, and move it again"
-                )
+                raise self._unfinished(left)
             time.sleep(_LOOK_S)
+
+    def _lags(self, name: str) -> list[GroupLag]:
+        return [lag for lag in Monitoring(self._databases[name]).lag() if lag.topic.name == self._topic]
+
+    def _unfinished(self, left: Sequence[tuple[str, GroupLag]]) -> MoveUnfinished:
+        names = ", ".join(repr(name) for name in dict.fromkeys(name for name, _ in left))
+        said = ", ".join(f"{lag.group.name}{' (paused)' if lag.group.paused else ''} {lag.lag}" for _, lag in left)
+        return MoveUnfinished(
+            f"topic {self._topic!r} takes messages on server {self._target!r} now, but groups have messages left on "
+            f"{names}: {said}; their new messages wait. Let them finish, and move it again"
+        )
 
     def _begin(self, group: Group) -> None:
         admin = Admin(self._to)

@@ -12,6 +12,7 @@ from emsworker.admin.monitoring import ClientView, Monitoring
 from emsworker.admin.standing import GroupStanding, Standings
 from emsworker.core.errors import EmsError, StoreUnavailable
 from emsworker.core.process.clock import ticks
+from emsworker.core.servers import MAIN
 from emsworker.core.url import redact
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.engine.database import Database
@@ -92,13 +93,21 @@ class ServerView:
 
     @property
     def reachable(self) -> bool:
+        """True if it answers, if only that it cannot be used: it has no tables, or refuses the user."""
+        return not isinstance(self.error, StoreUnavailable)
+
+    @property
+    def usable(self) -> bool:
         """True if it answers and can be used."""
         return self.error is None
 
     @property
     def problem(self) -> str:
         """The error's text without passwords; empty if there is none."""
-        return "" if self.error is None else redact(str(self.error))
+        if self.error is None:
+            return ""
+        option = "" if self.name == MAIN else f" --server {self.name}"
+        return redact(str(self.error)).replace("`ems migrate`", f"`ems migrate{option}`")
 
 
 def list_servers(servers: Servers, most: int | None = None, timeout_s: float = ANSWER_S) -> list[ServerView]:

@@ -34,17 +34,20 @@ from emsworker.core.errors import (
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process import forks
+from emsworker.core.process.address import name_server
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
 from emsworker.core.selection.filters import Filter
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.core.settings import settings_of
+from emsworker.core.url import impatient
 from emsworker.publish.outbox import OutboxTransaction, Sender
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine import foreign
+from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import code_of
-from emsworker.store.engine.schema import stream_id_text
+from emsworker.store.engine.schema import check_version, stream_id_text
 from emsworker.store.groups.results import ResultRow
 from emsworker.store.stream import dedup, outbox
 from emsworker.store.topics import create_topic, get_topic
@@ -74,6 +77,8 @@ class PlacedBroker:
         self.servers = {MAIN: MysqlBroker(settings, kind_of)} | {
             one.name: MysqlBroker(replace(settings, url=one.url), kind_of) for one in self._placement
         }
+        for one in self._placement:
+            name_server(one.name, one.url)
         self.home_name = home
         self.home = self.server(home)
         self._known: dict[str, tuple[tuple[str, ...], float]] = {}
@@ -123,30 +128,45 @@ class PlacedBroker:
 
     def _look(self, topic: str, known: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return where a topic is; ``None`` while it is being moved. The servers that are not asked may be away."""
+        away: dict[str, StoreUnavailable] = {}
         if known:
-            found = self._row(known[-1], topic)
+            found = self._ask(known[-1], topic, away)
             if found is not None and found.server is None:
                 return self._with_former(found, known)
-        first = place(topic, self._placement)
-        try:
-            return self._follow(topic, first)
-        except StoreUnavailable:
-            for name in self.servers:  # it may be away, and have handed the topic over long ago
-                with contextlib.suppress(StoreUnavailable):
-                    if name != first and self._keeps(name, topic):
-                        return (name,)
-            raise
-
-    def _follow(self, topic: str, first: str) -> tuple[str, ...] | None:
-        chain: tuple[str, ...] = (first,)
-        while (found := self._row(chain[-1], topic)) is not None:
+        chain: tuple[str, ...] = (place(topic, self._placement),)
+        while chain[-1] in self.servers and (found := self._ask(chain[-1], topic, away)) is not None:
             if found.server is None:
                 return self._with_former(found, chain)
             if found.server in chain:
                 return None
-            self.server(found.server)
             chain += (found.server,)
-        return self._begin(topic, chain)
+        if chain[-1] in self.servers and chain[-1] not in away:
+            return self._begin(topic, chain)
+        return self._elsewhere(topic, chain, away)
+
+    def _ask(self, name: str, topic: str, away: dict[str, StoreUnavailable]) -> Topic | None:
+        """Return a server's row of a topic; each server that is away is waited for once in a look, and noted there."""
+        if name not in away:
+            try:
+                return self._row(name, topic)
+            except StoreUnavailable as error:
+                away[name] = error
+        return None
+
+    def _elsewhere(self, topic: str, chain: tuple[str, ...], away: dict[str, StoreUnavailable]) -> tuple[str, ...]:
+        """Find the server that keeps a topic although pointers end at one that is away, or has no name here.
+
+        The topic may have moved on from there: a pointer of one that was away then, or is not named here, is old.
+        """
+        for name in self.servers:
+            if name not in chain and (found := self._ask(name, topic, away)) is not None and found.server is None:
+                return self._with_former(found, (name,))
+        if chain[-1] in away:
+            raise away[chain[-1]]
+        fix = (
+            f"server {chain[-2]!r} says that it is on {chain[-1]!r}, which the setting `servers` does not name; name it"
+        )
+        raise ConfigError([Problem("topic", repr(topic), fix)])
 
     def _with_former(self, found: Topic, chain: tuple[str, ...]) -> tuple[str, ...]:
         """Return the chain with those servers before it to which its rows do not lead: the topic has come back."""
@@ -164,7 +184,12 @@ class PlacedBroker:
         return chain
 
     def _row(self, name: str, topic: str) -> Topic | None:
-        return self.server(name).database.call(lambda session: get_topic(session, topic), _ASK_S)
+        broker = self.server(name)
+        if "database" not in vars(broker):  # whose first connection is waited for as long as a send
+            database = Database(impatient(broker.url, _ASK_S), min(_ASK_S, self._settings.connect_timeout_s), _ASK_S)
+            database.call(check_version)
+            database.thread_session().close()
+        return broker.database.call(lambda session: get_topic(session, topic), _ASK_S)
 
     def _keeps(self, name: str, topic: str) -> bool:
         found = self._row(name, topic)

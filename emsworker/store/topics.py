@@ -14,7 +14,7 @@ from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.groups import handlers, limits
-from emsworker.store.stream.guards import hold_group
+from emsworker.store.stream.guards import hold_group, hold_unmoved
 
 
 class Columns:
@@ -90,6 +90,11 @@ def find_served(session: Session, names: Sequence[str]) -> dict[str, bool]:
 def find_topics(session: Session, names: Sequence[str]) -> set[str]:
     """Return which of these topics this server has a row of, if only to say who keeps it."""
     return {name for (name,) in session.rows(_SQL.find_topics, {"names": list(names)})} if names else set()
+
+
+def list_pointers(session: Session) -> list[tuple[str, str, int]]:
+    """List the servers that topics are kept on instead of here, with the first of these topics and their number."""
+    return [(server, name, int(count)) for server, name, count in session.rows(_SQL.list_pointers)]
 
 
 def create_topic(session: Session, name: str, *, server: str | None = None, **settings: Any) -> Topic:
@@ -177,6 +182,20 @@ def keep_at(session: Session, topic: Topic, server: str | None, *, move: int, la
         for group in list_groups(session):
             if group.topic_id == topic.id and hold_group(session, group.id):
                 _add_cursors(session, topic, group.id, from_start=True)
+
+    session.transaction(work)
+
+
+def point_at(session: Session, topic_id: int, server: str, last_move: int) -> None:
+    """Let a pointer name the server that keeps the topic by now; nothing is changed if the topic has moved since.
+
+    Args:
+        last_move: that of the topic here, lower than the number of the move to that server.
+    """
+
+    def work(session: Session) -> None:
+        if hold_unmoved(session, topic_id, last_move):  # as a move: the guard first, then the topic
+            session.execute(_SQL.point_at, {"id": topic_id, "server": server})
 
     session.transaction(work)
 

@@ -19,6 +19,9 @@ WHERE t.name IN %(names)s AND (t.server IS NULL OR EXISTS (SELECT 1 FROM ems_gro
 -- name: find_topics
 SELECT name FROM ems_topic WHERE name IN %(names)s
 
+-- name: list_pointers
+SELECT server, MIN(name), COUNT(*) FROM ems_topic WHERE server IS NOT NULL GROUP BY server ORDER BY server
+
 -- name: lock_topic
 -- A transaction that adds partitions or groups, or deletes the topic, locks this row first.
 SELECT id, name, {topic_columns}, server, former FROM ems_topic WHERE id = %(id)s FOR UPDATE
@@ -53,6 +56,9 @@ UPDATE ems_topic SET {topic_changes} WHERE id = %(id)s
 -- Where the topic is kept from now on; NULL for here. Its settings come along, since those of a pointer may be old, and
 -- the names of the servers that kept it before.
 UPDATE ems_topic SET {topic_changes}, server = %(server)s, former = %(former)s WHERE id = %(id)s
+
+-- name: point_at
+UPDATE ems_topic SET server = %(server)s WHERE id = %(id)s AND server IS NOT NULL
 
 -- name: close_partitions
 -- Waits for what is being published there. Whatever places a message in a partition locks its row and finds it closed.

@@ -9,6 +9,7 @@ from emsworker.app import Ems
 from emsworker.broker.placed import PlacedBroker
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
+from emsworker.core.process.address import name_server
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.store.engine.database import Database
@@ -22,7 +23,10 @@ _LOOK_S = 2.0
 
 def server_urls(settings: Settings, url: str) -> dict[str, str]:
     """Return the address of each server by name, the main one first."""
-    return {MAIN: url} | {one.name: one.url for one in parse_servers(settings.servers)}
+    others = parse_servers(settings.servers)
+    for one in others:
+        name_server(one.name, one.url)
+    return {MAIN: url} | {one.name: one.url for one in others}
 
 
 def served_here(app: Ems, topics: Sequence[str]) -> dict[str, bool]:

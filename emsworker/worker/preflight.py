@@ -46,7 +46,7 @@ def check_stream(url: str, settings: Settings) -> Database:
         if not database.call(lambda session: probe.has_privileges(session, _ROLE)):
             raise AccessDenied(database.call(_lacking))
     except StoreUnavailable as error:
-        raise StoreUnavailable(f"{error}; the address is {redact_url(url)} ({address_place()})") from error
+        raise StoreUnavailable(f"{error}; the address is {redact_url(url)} ({address_place(url)})") from error
     return database
 
 

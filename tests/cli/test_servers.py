@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +14,8 @@ from emsworker import Ems
 from emsworker.core.ids import new_client_id
 from emsworker.local import LocalDatabase
 from emsworker.store.cluster import clients
-from tests.support.servers import TestServers, chosen_flavors
+from emsworker.store.topics import create_topic
+from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
 from tests.support.several import Several, several_databases
 from tests.support.worker import ROOT
 
@@ -182,3 +184,33 @@ def test_a_topic_is_moved(run: Run, several: Several) -> None:
     late = run("topics", "move", "orders.new", "--to", "main", "--timeout", "1s")
     assert late.returncode == 1 and "groups have messages left on 'east': billing 1" in late.stderr
     assert run("topics", "move", "mail", "--to", "nowhere").returncode == 2
+
+
+def test_a_server_without_tables_is_reachable(run: Run, several: Several, servers: TestServers) -> None:
+    with fresh_database(servers.database(chosen_flavors()[0])) as empty:
+        listed = run("servers", "list", "--json", EMS_SERVERS=f"east={empty}")
+    rows = {row["server"]: row for row in json.loads(listed.stdout)}
+    assert listed.returncode == 1 and rows["east"]["reachable"] and rows["east"]["topics"] is None
+    assert "no tables of EMS; run `ems migrate --server east`" in listed.stderr
+
+
+def test_errors_about_another_server_name_it(run: Run, several: Several) -> None:
+    url = urlsplit(several.urls["east"])
+    wrong = f"mysql://{url.username}:wrong@{url.hostname}:{url.port}{url.path}"
+    for command in ("topics", "list"), ("servers", "list"):
+        found = run(*command, EMS_SERVERS=f"east={wrong}")
+        assert found.returncode == 1 and "server 'east' in EMS_SERVERS" in found.stderr, found.stderr
+        assert "of EMS_URL" not in found.stderr
+    away = run("topics", "list", "--server", "east", EMS_SERVERS="east=mysql://127.0.0.1:1/ems")
+    assert "(server 'east' in EMS_SERVERS)" in away.stderr and "EMS_URL" not in away.stderr
+
+
+def test_the_check_names_pointers_without_a_server_and_tables_without_transactions(run: Run, several: Several) -> None:
+    several.database("main").call(lambda session: create_topic(session, "lost", server="west"))
+    with connect(several.url) as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE ems_alarm ENGINE = MyISAM")
+    checked = run("check", "--server", "main", "--json")
+    found = {row["name"]: row for row in json.loads(checked.stdout) if row["severity"] == "error"}
+    assert checked.returncode == 1 and set(found) == {"EMS_SERVERS", "engine"}, found
+    assert found["EMS_SERVERS"]["value"] == "does not name 'west'" and "'lost'" in found["EMS_SERVERS"]["fix"]
+    assert found["engine"]["value"] == "ems_alarm is in MyISAM"

@@ -1,9 +1,12 @@
 """Topics on several servers: where they are created, sending to them, also in a transaction, and results."""
 
+import socket
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +16,7 @@ from emsworker.admin.placement import TopicMove
 from emsworker.beat.forwarder import forwarders
 from emsworker.beat.relay import Relay
 from emsworker.broker.placed import PlacedBroker
-from emsworker.core.errors import ConfigError, TopicRuleError
+from emsworker.core.errors import ConfigError, MoveUnfinished, StoreUnavailable, TopicRuleError
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.local import LocalDatabase
@@ -354,3 +357,72 @@ def test_a_wrong_setting_is_named(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Ems(url="mysql://u@h/d", servers=text)
     assert reason in str(caught.value) and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fate", ["dead", "silent", "unnamed"])
+def test_nobody_depends_on_a_server_between_two_moves(several: Several, app: Ems, fate: str) -> None:
+    app.send("parcels", 1)
+    _move(app, "parcels", "orders")
+    _move(app, "parcels", "mail")
+    pointer = several.database("main").call(lambda session: get_topic(session, "parcels"))
+    assert pointer is not None and pointer.server == "mail"
+    with _out_of_reach(several, "orders", fate) as servers:
+        late = Ems(url=several.url, servers=servers)
+        late.send("parcels", 2)
+        late.close()
+    assert _bodies(several, "mail", "parcels") == [b"2"]
+
+
+@pytest.mark.parametrize("fate", ["dead", "silent", "unnamed"])
+def test_a_pointer_to_a_server_out_of_reach_is_passed_by_in_seconds(several: Several, app: Ems, fate: str) -> None:
+    """The server was away when the topic moved on, so that nobody could tell main."""
+    app.send("parcels", 1)
+    app.send("letters", 1)
+    for topic in ("parcels", "letters"):
+        _move(app, topic, "orders")
+    _move(app, "parcels", "mail")
+    rows_of(several.url, "UPDATE ems_topic SET server = 'orders' WHERE name = 'parcels'")
+    with _out_of_reach(several, "orders", fate) as servers:
+        late = Ems(url=several.url, servers=servers, publish_timeout_s=25)
+        began = ticks()
+        late.send("parcels", 2)
+        assert ticks() - began < 20, "it is below the timeout of a send"
+        error: type[Exception] = StoreUnavailable
+        text = "could not be reached"
+        if fate == "unnamed":
+            error = ConfigError
+            text = "server 'main' says that it is on 'orders', which the setting `servers` does not"
+        with pytest.raises(error, match=text):
+            late.send("letters", 2)
+        late.close()
+    assert _bodies(several, "mail", "parcels") == [b"2"]
+
+
+@contextmanager
+def _out_of_reach(several: Several, name: str, fate: str) -> Iterator[str]:
+    """Yield the setting of an app for which a server refuses connections, never answers, or has no name any more."""
+    lines = {line.partition("=")[0]: line for line in several.setting().splitlines()}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        if fate == "dead":
+            silent.close()
+        url = urlsplit(several.urls[name])
+        lines[name] = f"{name}=mysql://{url.username}:{url.password}@127.0.0.1:{port}{url.path}"
+        if fate == "unnamed":
+            del lines[name]
+        yield "\n".join(lines.values())
+
+
+def test_a_group_begins_only_when_all_former_servers_have_nothing_left(several: Several, app: Ems) -> None:
+    main, orders, mail = (app.server(name) for name in several.urls)
+    topic = app.broker.topic("parcels")
+    main.group(topic, "readers")
+    _move(app, "parcels", "orders")
+    app.send("parcels", 1)
+    for _ in range(2):  # main, which has nothing left, is asked too
+        with pytest.raises(MoveUnfinished, match="left on 'orders': readers 1"):
+            TopicMove(app, "parcels", "mail").run(timeout_s=0)
+        assert Admin(mail.database).groups("parcels")[0][1].paused
+    Admin(orders.database).reset_group("parcels", "readers", "latest")
+    _move(app, "parcels", "mail")
+    assert not Admin(mail.database).groups("parcels")[0][1].paused

@@ -17,7 +17,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.process.address import address_name
 from emsworker.core.process.role import check_command
-from emsworker.core.url import redact
+from emsworker.core.url import DatabaseUrl, redact
 
 # The transaction is run again from its start: lock wait timeout, deadlock (also one between the nodes of a Galera
 # cluster), snapshot conflict (MariaDB >= 11.6), conflict between the members of a replication group.
@@ -145,8 +145,11 @@ def _is_full(error: BaseException) -> bool:
     return code in _FULL or (code in _MAYBE_FULL and _NO_SPACE.search(_text_of(error)) is not None)
 
 
-def translate(error: BaseException) -> BaseException:
+def translate(error: BaseException, url: DatabaseUrl | None = None) -> BaseException:
     """Return our own exception for one of PyMySQL or of the socket; return others unchanged.
+
+    Args:
+        url: the server's address, to name the setting that it comes from.
 
     No error of the driver is left as it is: a number that is not known here is treated as the trouble of the server,
     after which nobody knows if the last packet took effect, unless the driver says that the statement is at fault.
@@ -164,7 +167,7 @@ def translate(error: BaseException) -> BaseException:
         return Duplicate(text)
     if code == _NO_SAVEPOINT and _SAVEPOINT in text:
         return TransactionGone(text)
-    if (fault := _fault_of_surroundings(code, text)) is not None:
+    if (fault := _fault_of_surroundings(code, text, url)) is not None:
         return fault
     if code in _AT_FAULT or isinstance(error, _STATEMENT):
         return StatementRefused(f"the server refused a statement of EMS: ({code}) {text}")
@@ -172,10 +175,10 @@ def translate(error: BaseException) -> BaseException:
     return ConnectionLost(f"({code}) {text}{full}")
 
 
-def _fault_of_surroundings(code: int, text: str) -> EmsError | None:
+def _fault_of_surroundings(code: int, text: str, url: DatabaseUrl | None) -> EmsError | None:
     if code in _DENIED:
         return AccessDenied(
-            f"MySQL refused: ({code}) {text}; check the user, password and grants of {address_name()} "
+            f"MySQL refused: ({code}) {text}; check the user, password and grants of {address_name(url)} "
             f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
         )
     if code == _NO_DATABASE:

@@ -33,6 +33,20 @@ def largest_limit(session: Session) -> tuple[str, int] | None:
     return (rows[0][0], int(rows[0][1])) if rows else None
 
 
+def foreign_engines(session: Session) -> dict[str, str]:
+    """Return the engine of each table of EMS that is not in InnoDB, by the table's name."""
+    ours = table_columns()
+    return {
+        name: engine for name, engine in session.rows(_SQL.list_engines) if name in ours and engine.lower() != "innodb"
+    }
+
+
+def expel_timeout_s(session: Session) -> int | None:
+    """Return the seconds that a replication group waits before it expels a member; ``None`` if there is no group."""
+    rows = session.rows(_SQL.show_expel_timeout)
+    return int(rows[0][1]) if rows else None
+
+
 @dataclass(frozen=True)
 class IdleTimeout:
     """A server setting that closes idle connections.

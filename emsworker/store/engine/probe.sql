@@ -12,6 +12,14 @@ SELECT name, max_message_bytes FROM ems_topic ORDER BY max_message_bytes DESC, n
 SELECT t.name, g.name, g.timeout_ms / 1000 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE LEFT(t.name, 5) <> 'amqp:'
 ORDER BY g.timeout_ms DESC, t.name, g.name LIMIT 1
 
+-- name: list_engines
+SELECT TABLE_NAME, COALESCE(ENGINE, 'none') FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_TYPE = 'BASE TABLE' ORDER BY TABLE_NAME
+
+-- name: show_expel_timeout
+-- Only a server with the plugin of Group Replication has it.
+SHOW GLOBAL VARIABLES WHERE Variable_name = 'group_replication_member_expel_timeout'
+
 -- name: show_idle_timeouts
 -- Seconds of idleness after which a connection is closed, 0 for never. The server decides which of these exist.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wait_timeout', 'idle_transaction_timeout', 'idle_write_transaction_timeout', 'idle_readonly_transaction_timeout')

@@ -342,7 +342,7 @@ class Session:
         return meaning
 
     def _meaning(self, error: Exception) -> BaseException:
-        meaning, connection = translate(error), self._connection
+        meaning, connection = translate(error, self._url), self._connection
         if isinstance(meaning, REFUSED) and any(outlives() for outlives in outlives_refusals):
             meaning = ConnectionLost(str(meaning))
         if isinstance(meaning, ConnectionLost) and connection is not None:
@@ -455,7 +455,7 @@ class Session:
         connection = self._connection
         if connection is None or connection.refused_by is None:
             return None
-        refusal = translate(connection.refused_by)
+        refusal = translate(connection.refused_by, self._url)
         refusal.__cause__ = connection.refused_by
         return refusal if isinstance(refusal, ConnectionLost) else None
 
