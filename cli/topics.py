@@ -115,12 +115,16 @@ def delete(name: str, force: bool, yes: bool, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--to", "target", required=True, metavar="SERVER", help="The server that keeps it from now on.")
 @duration_option("--timeout", help="How long to wait for the groups; for ever")
+@click.option("--force", is_flag=True, help="Move it even if live processes do not know the server.")
 @common_options
-def move(name: str, target: str, timeout: float | None, as_json: bool) -> None:
+def move(name: str, target: str, timeout: float | None, force: bool, as_json: bool) -> None:
     """Move the topic NAME to another server, while it is used.
 
     Sends go to the new server at once. Its groups begin there as soon as they have finished what is on the old one,
     retries included, so that nothing is run twice or out of order. What the old server has kept stays there.
+
+    Refused while live workers or consumers were started without the server in EMS_SERVERS, unless forced: they would
+    fail at each use of the topic. Processes that only send are not known.
 
     If it is interrupted, or takes longer than --timeout, give the command again: it goes on where it stopped.
     """
@@ -129,7 +133,7 @@ def move(name: str, target: str, timeout: float | None, as_json: bool) -> None:
     app = open_main().app()
     move = TopicMove(app, name, target)
     with progress(f"Moving {name}", None) as bar:
-        moved = move.run(timeout, lambda left: bar.update(0))
+        moved = move.run(timeout, lambda left: bar.update(0), force=force)
     app.close()
     for server in moved.unread:
         click.echo(

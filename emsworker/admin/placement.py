@@ -16,11 +16,12 @@ from functools import partial
 from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.stream import Admin
 from emsworker.app import Ems
-from emsworker.core.errors import ConfigError, MoveUnfinished, Problem, StoreUnavailable, UnknownTopic
+from emsworker.core.counted import plural
+from emsworker.core.errors import ConfigError, MoveUnfinished, Problem, StoreUnavailable, TopicInUse, UnknownTopic
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
-from emsworker.store.cluster import schedules
+from emsworker.store.cluster import clients, schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
@@ -39,6 +40,7 @@ from emsworker.store.topics import (
 
 _LOOK_S = 0.2
 _PAGE = 500
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -77,22 +79,31 @@ class TopicMove:
         self._to = app.server(target).database
 
     def run(
-        self, timeout_s: float | None = None, report: Callable[[Sequence[GroupLag]], None] = lambda left: None
+        self,
+        timeout_s: float | None = None,
+        report: Callable[[Sequence[GroupLag]], None] = lambda left: None,
+        *,
+        force: bool = False,
     ) -> Moved:
         """Move the topic, and wait until every group has gone over.
 
         Args:
             timeout_s: seconds to wait for the groups; by default for ever.
             report: called with what the groups of the old server have left, at each look.
+            force: move it even if live processes do not know the new server.
 
         Raises:
             UnknownTopic: there is no such topic.
             ConfigError: it is a broadcast topic, or on several servers.
+            TopicInUse: live processes do not know the new server, and ``force`` was not given; or another process
+                is moving it. Nothing was changed.
             MoveUnfinished: a group has not finished in time.
         """
         rows = {name: self._row(database) for name, database in self._databases.items()}
         source = self._find_source(rows)
         if source != self._target:
+            if not force:
+                self._check_processes()
             self._switch(source)
         self._tell()
         sources = self._sources()
@@ -101,6 +112,21 @@ class TopicMove:
         done = self._let_groups_over(sources, None if timeout_s is None else ticks() + timeout_s, report)
         unread = tuple(name for name in sources if self._is_unread(self._databases[name]))
         return Moved(self._topic, tuple(sources), self._target, done, unread)
+
+    def _check_processes(self) -> None:
+        """Refuse a move after which processes that run would fail at each use of the topic."""
+        found = [
+            f"{process} on {name!r}"
+            for name, database in self._databases.items()
+            for process in database.call(lambda session: clients.find_without(session, self._target))
+        ]
+        if found:
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            raise TopicInUse(
+                f"{len(found)} live {plural(len(found), 'process')} would not find topic {self._topic!r} on server "
+                f"{self._target!r}, because their EMS_SERVERS does not name it: {', '.join(found[:_NAMED])}{more}; "
+                "nothing was changed (start them again with it, or use force)"
+            )
 
     def _tell(self) -> None:
         """Let the pointers of all servers name the one that keeps the topic: nobody depends on those in between.

@@ -15,6 +15,7 @@ from emsworker.core.ids import new_client_id
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.servers import MAIN, parse_servers
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
@@ -63,6 +64,7 @@ class LeaseRenewer(Runnable):
         self._process_id = process_id
         self._worker_name = name
         self._ip = ip
+        self._servers = (MAIN, *(one.name for one in parse_servers(settings.servers)))
         self._mutex = forks.Lock()
         self._clients: set[str] = set()
         self._valid_until = 0.0
@@ -96,7 +98,8 @@ class LeaseRenewer(Runnable):
         """
         client_id = new_client_id(self._ip)
         began = ticks()
-        clients.register(session, [client_id], self._process_id, self._worker_name, self._settings.lease_s)
+        lease_s = self._settings.lease_s
+        clients.register(session, [client_id], self._process_id, self._worker_name, lease_s, self._servers)
         with self._mutex:
             self._clients.add(client_id)
             trusted_until = began + self._settings.lease_s - self._settings.lease_margin_s

@@ -208,9 +208,9 @@ def test_errors_about_another_server_name_it(run: Run, several: Several) -> None
 def test_the_check_names_pointers_without_a_server_and_tables_without_transactions(run: Run, several: Several) -> None:
     several.database("main").call(lambda session: create_topic(session, "lost", server="west"))
     with connect(several.url) as connection, connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE ems_alarm ENGINE = MyISAM")
+        cursor.execute("ALTER TABLE ems_leader ENGINE = MyISAM")
     checked = run("check", "--server", "main", "--json")
     found = {row["name"]: row for row in json.loads(checked.stdout) if row["severity"] == "error"}
     assert checked.returncode == 1 and set(found) == {"EMS_SERVERS", "engine"}, found
     assert found["EMS_SERVERS"]["value"] == "does not name 'west'" and "'lost'" in found["EMS_SERVERS"]["fix"]
-    assert found["engine"]["value"] == "ems_alarm is in MyISAM"
+    assert found["engine"]["value"] == "ems_leader is in MyISAM"

@@ -16,7 +16,7 @@ from emsworker.admin.placement import TopicMove
 from emsworker.beat.forwarder import forwarders
 from emsworker.beat.relay import Relay
 from emsworker.broker.placed import PlacedBroker
-from emsworker.core.errors import ConfigError, MoveUnfinished, StoreUnavailable, TopicRuleError
+from emsworker.core.errors import ConfigError, MoveUnfinished, StoreUnavailable, TopicInUse, TopicRuleError
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.local import LocalDatabase
@@ -426,3 +426,17 @@ def test_a_group_begins_only_when_all_former_servers_have_nothing_left(several: 
     Admin(orders.database).reset_group("parcels", "readers", "latest")
     _move(app, "parcels", "mail")
     assert not Admin(mail.database).groups("parcels")[0][1].paused
+
+
+def test_no_topic_moves_to_a_server_that_live_processes_do_not_know(several: Several, app: Ems) -> None:
+    app.send("parcels", 1)
+    before = Ems(url=several.url)
+    with before.consumer("parcels", "old"):
+        with pytest.raises(TopicInUse, match="1 live process would not find topic 'parcels' on server 'orders'"):
+            TopicMove(app, "parcels", "orders").run(timeout_s=0)
+        assert app.server_of("parcels") == "main"
+        with pytest.raises(MoveUnfinished):
+            TopicMove(app, "parcels", "orders").run(timeout_s=0, force=True)
+    before.close()
+    with app.consumer("letters", "new"):
+        _move(app, "letters", "orders")

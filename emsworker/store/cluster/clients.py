@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from emsworker.core.servers import MAIN
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
@@ -34,9 +35,20 @@ class LeaderRow:
     alive: bool
 
 
-def register(session: Session, client_ids: Sequence[str], process_id: str, name: str, lease_s: float) -> None:
-    """Insert new clients with a fresh lease."""
-    common = {"process_id": process_id, "name": name, "lease_s": lease_s}
+def register(
+    session: Session,
+    client_ids: Sequence[str],
+    process_id: str,
+    name: str,
+    lease_s: float,
+    servers: Sequence[str] = (MAIN,),
+) -> None:
+    """Insert new clients with a fresh lease.
+
+    Args:
+        servers: the names of those that the process can reach.
+    """
+    common = {"process_id": process_id, "name": name, "lease_s": lease_s, "servers": " ".join(servers)}
     rows = [common | {"client_id": client_id} for client_id in sorted(client_ids)]
 
     def work(session: Session) -> None:
@@ -94,6 +106,12 @@ def delete_expired(session: Session) -> int:
 def list_clients(session: Session) -> list[ClientRow]:
     """Return all clients: the live ones, and the expired ones not deleted yet."""
     return [ClientRow(*row) for row in session.rows(_SQL.list_clients)]
+
+
+def find_without(session: Session, server: str) -> list[str]:
+    """Find the live processes that know no server of that name; return their names and ids."""
+    found = session.rows(_SQL.list_named_servers)
+    return [f"{name} ({process_id})" for name, process_id, servers in found if server not in servers.split()]
 
 
 def try_to_lead(session: Session, service: str, holder: str, lease_s: float) -> bool:

@@ -1,9 +1,9 @@
 -- name: insert_clients
 -- One row for each thread of a process.
-INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at) VALUES
+INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at, servers) VALUES
 
 -- name: client_row
-(%(client_id)s,%(process_id)s,%(name)s,NOW(6),NOW(6),NOW(6) + INTERVAL %(lease_s)s SECOND)
+(%(client_id)s,%(process_id)s,%(name)s,NOW(6),NOW(6),NOW(6) + INTERVAL %(lease_s)s SECOND,%(servers)s)
 
 -- name: renew_clients
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
@@ -36,6 +36,10 @@ AND NOT EXISTS (SELECT 1 FROM ems_claim c WHERE c.state = 'start' AND c.client_i
 
 -- name: list_clients
 SELECT client_id, process_id, name, started_at, renewed_at, expires_at, expires_at > NOW(6) FROM ems_client ORDER BY name, client_id
+
+-- name: list_named_servers
+-- The servers that each live process knows by name.
+SELECT DISTINCT name, process_id, servers FROM ems_client WHERE expires_at > NOW(6) ORDER BY name, process_id
 
 -- name: try_to_lead
 UPDATE ems_leader SET holder = %(holder)s, expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND

@@ -313,6 +313,7 @@ CREATE TABLE IF NOT EXISTS ems_client (
   started_at DATETIME(6) NOT NULL,
   renewed_at DATETIME(6) NOT NULL,
   expires_at DATETIME(6) NOT NULL,
+  servers VARCHAR(4000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'main',
   PRIMARY KEY (client_id),
   KEY process (process_id)
 ) ENGINE=InnoDB;
