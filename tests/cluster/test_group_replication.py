@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from emsworker import Ems
+from emsworker.admin.check import Severity, check
 from emsworker.core.errors import AccessDenied, StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.store.engine.database import Database
@@ -227,3 +228,16 @@ def test_writers_on_all_members_of_a_multi_primary_group_lose_nothing(on_group: 
 
 def _knows(node: Node, topic: str) -> bool:
     return bool(node.ask(f"SELECT 1 FROM ems.ems_topic WHERE name = '{topic}'"))
+
+
+def test_the_check_tells_what_makes_a_failover_long(on_group: On) -> None:
+    primary = on_group.cluster.nodes[on_group.cluster.primary()]
+
+    def found() -> list[tuple[str, str]]:
+        findings = check(on_group.url, None, {})
+        return [(one.severity, one.value) for one in findings if one.name == "group_replication_member_expel_timeout"]
+
+    assert found() == [(Severity.WARNING, "5")]
+    primary.ask("SET GLOBAL group_replication_member_expel_timeout = 0")
+    assert found() == []
+    primary.ask("SET GLOBAL group_replication_member_expel_timeout = 5")
