@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -19,26 +20,31 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,189}")
 _RANDOM = re.compile(r"(?<=-)[0-9a-f]{32}(?=-|$)")
 MAX_KEY_BYTES = 255
 _VERSION_7 = 0x7 << 76 | 0x2 << 62  # and the variant
-_RANDOM_BITS = (1 << 80) - 1 & ~(0xF << 76 | 0x3 << 62)
+_COUNTED, _RANDOM_BITS = 1 << 32, 42
 
 
 class _Randomness:
-    """Random bytes of the system for many ids at once; thread-safe, and a forked child has its own.
+    """Random bytes of the system for many ids at once, and a counter; thread-safe, and a forked child has its own.
 
     A call of the system for each id would let other threads run, which costs a sender 50 us.
     """
 
     def __init__(self) -> None:
-        self._left: Iterator[tuple[bytes]] = iter(())
+        self._start_over()
         forks.after_fork(self._start_over)
 
     def _start_over(self) -> None:
-        self._left = iter(())
+        self._left: Iterator[tuple[int]] = iter(())
+        self._count = itertools.count(int.from_bytes(os.urandom(4), "big"))
 
-    def take(self) -> bytes:
-        """Return 10 bytes that nobody else gets."""
+    def next(self) -> int:
+        """Return the next number of 32 bits of a counter that began at random."""
+        return next(self._count) % _COUNTED
+
+    def take(self) -> int:
+        """Return 64 random bits that nobody else gets."""
         while (found := next(self._left, None)) is None:
-            self._left = struct.iter_unpack("10s", os.urandom(2_560))
+            self._left = struct.iter_unpack("Q", os.urandom(2_048))
         return found[0]
 
 
@@ -46,9 +52,15 @@ _randomness = _Randomness()
 
 
 def new_uid() -> bytes:
-    """Return a new UUIDv7 (RFC 9562) as 16 bytes; it sorts by time, so an index on it grows at its end."""
-    random = int.from_bytes(_randomness.take(), "big") & _RANDOM_BITS
-    return (int(time.time() * 1000) << 80 | _VERSION_7 | random).to_bytes(16, "big")
+    """Return a new UUIDv7 (RFC 9562) as 16 bytes: milliseconds, a counter of 32 bits, and 42 random bits.
+
+    It sorts by time, and by the counter within a millisecond, so that an index on it grows at its end and fills its
+    pages: with ids that are random within a millisecond they are half empty.
+    """
+    count = _randomness.next()
+    random = _randomness.take() & (1 << _RANDOM_BITS) - 1
+    counted = count >> 20 << 64 | (count & (1 << 20) - 1) << _RANDOM_BITS
+    return (int(time.time() * 1000) << 80 | _VERSION_7 | counted | random).to_bytes(16, "big")
 
 
 def uid_text(uid: bytes) -> str:
@@ -71,7 +83,7 @@ def parse_uid(text: str) -> bytes:
 
 def new_claim_id() -> int:
     """Return a new fencing token of 63 bits that no other owner of a claim ever had: 41 of milliseconds, 22 random."""
-    random = int.from_bytes(_randomness.take(), "big") & (1 << 22) - 1
+    random = _randomness.take() & (1 << 22) - 1
     return (int(time.time() * 1000) & (1 << 41) - 1) << 22 | random
 
 

@@ -1,5 +1,6 @@
 """Names, keys, message ids, partitions."""
 
+import itertools
 import uuid
 from zlib import crc32
 
@@ -50,6 +51,13 @@ def test_message_ids_are_uuid_version_7_and_sort_by_time() -> None:
     assert {uuid.UUID(bytes=uid).variant for uid in ids} == {uuid.RFC_4122}
     times = [uid[:6] for uid in ids]
     assert times == sorted(times)
+
+
+def test_message_ids_of_a_process_sort_in_the_order_in_which_they_were_made() -> None:
+    ids = [new_uid() for _ in range(20_000)]  # many in each millisecond; the counter begins anew after 4,294,967,296
+    out_of_order = sum(later < earlier for earlier, later in itertools.pairwise(ids))
+    assert out_of_order <= 1 and len(set(ids)) == len(ids)
+    assert len({uid[10:] for uid in ids}) == len(ids), "its end is random"
 
 
 @given(st.uuids())
