@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
@@ -16,15 +17,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from emsworker.core.errors import EmsError
 from emsworker.core.process import forks
+from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]/\s]*):)?(?P<port>\d{1,5})")
-_REQUEST_S = 5.0
+_REQUEST_S = 5.0  # for a request to be sent, and for its answer to be taken
 _MOST_CONNECTIONS = 64
+_MOST_WORKING = 16
 _TURN_S = 0.1
+PROBES = ("livez", "readyz", "startupz")
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -107,7 +111,12 @@ class HttpServer:
 
 
 class _Server(ThreadingMixIn, HTTPServer):
-    """Server with a thread for each connection; connections above a limit are closed at once."""
+    """Server with a thread for each connection, within limits of time and number.
+
+    A connection that has not sent its request in time is closed, however often it sends a byte. At the limit of
+    connections a new one takes the place of that which has been sending its request for longest, so that no number of
+    slow clients keeps a probe out.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -116,7 +125,9 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def __init__(self, *args: Any) -> None:
         self._lock = forks.Lock()
+        self._sending: dict[Any, float] = {}  # the time at which a connection's request must be there, oldest first
         self._open = 0
+        self._working = 0
         super().__init__(*args)
 
     def server_bind(self) -> None:
@@ -127,14 +138,45 @@ class _Server(ThreadingMixIn, HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if there are not too many."""
+        """Answer in a thread, unless too many are being answered."""
         with self._lock:
             full = self._open >= _MOST_CONNECTIONS
-            self._open += not full
+            if full and self._sending:
+                slowest = next(iter(self._sending))
+                del self._sending[slowest]
+                _cut(slowest)
+                full = False
+            if not full:
+                self._open += 1
+                self._sending[request] = ticks() + _REQUEST_S
         if full:
             self.shutdown_request(request)
         else:
             super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Close the connections whose requests are overdue; the loop of the server calls it at each turn."""
+        with self._lock:
+            for request in [one for one, until in self._sending.items() if until < ticks()]:
+                del self._sending[request]
+                _cut(request)
+
+    def begin_answer(self, request: Any) -> None:
+        """Note that the request of a connection is there."""
+        with self._lock:
+            self._sending.pop(request, None)
+
+    def begin_work(self) -> bool:
+        """Count one more answer that takes work; false if there are too many."""
+        with self._lock:
+            free = self._working < _MOST_WORKING
+            self._working += free
+            return free
+
+    def end_work(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self._working -= 1
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, in the thread."""
@@ -142,11 +184,18 @@ class _Server(ThreadingMixIn, HTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
+                self._sending.pop(request, None)
                 self._open -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error of the connection: its client is gone, or too slow."""
         log.debug("a request of %s failed", client_address, exc_info=True)
+
+
+def _cut(connection: socket.socket) -> None:
+    """End the reads of the thread that waits for a connection; the thread closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -156,8 +205,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_S
     server_version, sys_version = "ems", ""
 
+    server: _Server
+
     def do_GET(self) -> None:
         """Answer."""
+        self.server.begin_answer(self.connection)
         answer = self._answer()
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
@@ -176,6 +228,10 @@ class _Handler(BaseHTTPRequestHandler):
         if route is None:
             known = " ".join(f"/{name}" for name in self.own_routes)
             return Answer(404, f"there is no /{first}; there are {known}\n".encode())
+        # Probes ask nothing but this process; what asks a database or children must not use up all connections.
+        works = first not in PROBES
+        if works and not self.server.begin_work():
+            return Answer(503, f"{_MOST_WORKING} requests are being answered; ask again later\n".encode())
         try:
             return route(HttpRequest(tuple(rest), dict(parse_qsl(parts.query))))
         except EmsError as error:
@@ -183,6 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             log.exception("the request %s failed", parts.path)
             return Answer(500, b"the request failed; the log tells why\n")
+        finally:
+            if works:
+                self.server.end_work()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log requests at level debug only."""

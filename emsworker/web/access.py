@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -19,11 +20,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.process.clock import ticks
+
+_log = logging.getLogger(__name__)
 
 Level = Literal["viewer", "reader", "operator"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
+_FREE_GUESSES, _FREE_GUESSES_OF_AN_ADDRESS, _LONGEST_PAUSE_S, _MOST_GUESSERS = 5, 30, 60.0, 10_000
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -116,20 +121,63 @@ class Passwords:
         self._users = _read_users(Path(path))
         self._key = os.urandom(32)
         self._known: dict[str, bytes] = {}
+        self._guesses = Guesses()
 
     def __call__(self, request: Request) -> Visitor | None:
         """Admit users that give their password."""
         name, password = _basic(request.headers.get("authorization", ""))
+        if not name:
+            return None
         user = self._users.get(name)
         salt, wanted = (user[1], user[2]) if user else (b"nobody", b"")
         # A right password is remembered by a keyed hash, because the slow one would take its time for each request.
         quick = hmac.digest(self._key, salt + password.encode(), "sha256")
         if user and hmac.compare_digest(self._known.get(name, b""), quick):
             return Visitor(name, user[0])
-        if not hmac.compare_digest(_slow_hash(password, salt), wanted) or user is None:
+        address = request.client.host if request.client is not None else ""
+        if not self._guesses.may_try(address, name):
             return None
+        if not hmac.compare_digest(_slow_hash(password, salt), wanted) or user is None:
+            self._guesses.failed(address, name)
+            return None
+        self._guesses.succeeded(address, name)
         self._known[name] = quick
         return Visitor(name, user[0])
+
+
+class Guesses:
+    """Wrong passwords by address and name: after a few, the next try has to wait, twice as long each time.
+
+    An address that tries many names waits as well. People who are in are not asked again, so they wait for nobody.
+    """
+
+    def __init__(self) -> None:
+        self._wrong: dict[tuple[str, ...], tuple[int, float]] = {}  # how many, and until when no try is looked at
+
+    def may_try(self, address: str, name: str) -> bool:
+        """True unless the last wrong passwords were too many, too lately."""
+        return all(self._wrong.get(key, (0, 0.0))[1] <= ticks() for key, _ in self._keys(address, name))
+
+    def failed(self, address: str, name: str) -> None:
+        """Count a wrong password, and log it."""
+        counts = []
+        for key, free in self._keys(address, name):
+            wrong = self._wrong.pop(key, (0, 0.0))[0] + 1
+            pause_s = min(2.0 ** min(wrong - free, 10), _LONGEST_PAUSE_S) if wrong >= free else 0.0
+            self._wrong[key] = (wrong, ticks() + pause_s)
+            counts.append(wrong)
+        for key in list(self._wrong)[:-_MOST_GUESSERS]:  # the oldest ones
+            self._wrong.pop(key, None)
+        shown = "".join(each if each.isprintable() else "?" for each in name)[:100]
+        _log.warning("wrong password for %r from %s, %d so far", shown, address, counts[0])
+
+    def succeeded(self, address: str, name: str) -> None:
+        """Forget the wrong passwords of a name at an address."""
+        self._wrong.pop((address, name), None)
+
+    @staticmethod
+    def _keys(address: str, name: str) -> tuple[tuple[tuple[str, ...], int], ...]:
+        return ((address, name), _FREE_GUESSES), ((address,), _FREE_GUESSES_OF_AN_ADDRESS)
 
 
 class ProxyUsers:
@@ -246,6 +294,8 @@ def _read_users(path: Path) -> dict[str, tuple[Level, bytes, bytes]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([Problem("password file", str(path), f"cannot be read: {error}")]) from None
+    if path.stat().st_mode & 0o077:
+        _log.warning("password file %s can be read by other users of this machine; run: chmod 600 %s", path, path)
     users = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):

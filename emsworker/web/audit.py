@@ -16,4 +16,4 @@ def audit(visit: Visit) -> Response:
     return visit.render("audit.html", rows=rows[:_PAGE], after=after)
 
 
-PAGES = (View("/audit", audit),)
+PAGES = (View("/audit", audit, level="operator"),)

@@ -106,6 +106,6 @@ def all_of_them(visit: Visit) -> Response:
 
 PAGES = (
     View("/dead", dead),
-    View("/dead/all/{what}", all_of_them, "operator"),
+    View("/dead/all/{what}", all_of_them, "operator", changes=True),
     View("/dead/{topic}/{group}/{partition}/{offset}", letter),
 )

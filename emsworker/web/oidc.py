@@ -344,11 +344,20 @@ def _values(claims: Mapping[str, Any], claim: str) -> list[object]:
 
 
 def _name(claims: Mapping[str, Any]) -> str:
-    """Return the name for the audit."""
-    for claim in ("email", "preferred_username", "sub"):
-        value = _values(claims, claim)[:1]
-        if value and isinstance(value[0], str) and value[0].strip():
-            return "".join(each if each.isprintable() else "?" for each in value[0].strip())[:190]
+    """Return the name for the audit; one that people may choose for themselves is followed by the provider's own."""
+    named = {
+        claim: "".join(each if each.isprintable() else "?" for each in value.strip())
+        for claim in ("email", "preferred_username", "sub")
+        for value in _values(claims, claim)[:1]
+        if isinstance(value, str) and value.strip()
+    }
+    if "email" in named:
+        return named["email"][:190]
+    if "preferred_username" in named:
+        subject = f" ({named['sub']})" if "sub" in named else ""
+        return named["preferred_username"][: 190 - len(subject)] + subject
+    if "sub" in named:
+        return named["sub"][:190]
     raise _Refused("The provider's ID token names nobody.")
 
 

@@ -64,12 +64,14 @@ class View:
         show: answers a visit, on a thread of the pool.
         level: the level that a visitor needs.
         method: GET for what reads, POST for what changes something.
+        changes: it changes something or prepares a change, and needs the database user for that.
     """
 
     path: str
     show: Callable[[Visit], Response]
     level: Level = "viewer"
     method: str = "GET"
+    changes: bool = False
 
 
 class Shared:

@@ -23,7 +23,7 @@ from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.process.forks import after_fork
 from emsworker.core.servers import MAIN
 from emsworker.core.url import redact as redact_secrets
-from emsworker.web.access import AccessRule, Local, SignsIn, admitted, comes_from_here
+from emsworker.web.access import AccessRule, Local, SignsIn, Visitor, admitted, comes_from_here
 from emsworker.web.actions import PAGES as ACTIONS
 from emsworker.web.audit import PAGES as AUDIT
 from emsworker.web.cluster import PAGES as CLUSTER
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from emsworker.app import Ems
 
 _log = logging.getLogger(__name__)
-_THREADS = 4
-_MOST_FORM_BYTES = 256 << 10
+_THREADS, _ACCESS_THREADS = 4, 2
+_MOST_FORM_BYTES, _MOST_FIELDS = 256 << 10, 5000
 _SECURITY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -175,8 +175,8 @@ class Dashboard:
         self._shared, self._access = shared, access
         self._pages, self._below = pages, below or {}
         shared.sign_out = access.sign_out if isinstance(access, SignsIn) else None
-        self._pool: ThreadPoolExecutor | None = None
-        after_fork(self._forget_pool)
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        after_fork(self._forget_pools)
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -203,26 +203,38 @@ class Dashboard:
         else:
             self._shared.check()
 
-    def _forget_pool(self) -> None:
-        self._pool = None  # its threads are the parent's
+    def _forget_pools(self) -> None:
+        self._pools = {}  # their threads are the parent's
 
-    async def _run(self, work: Callable[..., Any], *arguments: object) -> Any:
-        """Run on one of four threads, each of which has a session of its own; further requests wait for their turn."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="ems-web")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+    async def _run(self, pool: str, threads: int, work: Callable[..., Any], *arguments: object) -> Any:
+        """Run on one of a few threads; further requests wait for their turn."""
+        if pool not in self._pools:
+            self._pools[pool] = ThreadPoolExecutor(threads, thread_name_prefix=pool)
+        return await asyncio.get_running_loop().run_in_executor(self._pools[pool], work, *arguments)
+
+    async def _respond(self, page: View, request: Request, form: dict[str, list[str]]) -> Response:
+        """Let the rule of access decide, and answer.
+
+        The rule has threads of its own: checking a password takes 50 ms of a processor, and guesses must not hold up
+        the pages of those who are in. Each thread for pages has a session of its own.
+        """
+        try:
+            visitor = await self._run("ems-web-access", _ACCESS_THREADS, admitted, self._access, request)
+        except Exception:
+            _log.exception("the rule of access failed for %s", request.url.path)
+            return _secured(PlainTextResponse("The dashboard failed; its log tells why.", 500))
+        return cast("Response", await self._run("ems-web", _THREADS, self._answer, page, request, form, visitor))
 
     def _endpoint(self, page: View) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             form = await _read_form(request) if request.method == "POST" else {}
-            return cast("Response", await self._run(self._answer, page, request, form))
+            return await self._respond(page, request, form)
 
         return endpoint
 
-    def _answer(self, page: View, request: Request, form: dict[str, list[str]]) -> Response:
+    def _answer(self, page: View, request: Request, form: dict[str, list[str]], visitor: Visitor | None) -> Response:
         """Answer a request; who may do what is decided here and nowhere else."""
         try:
-            visitor = admitted(self._access, request)
             visit = Visit(self._shared, request, visitor or NOBODY, form)
             if visitor is None:
                 response = self._refuse(visit)
@@ -233,7 +245,7 @@ class Dashboard:
                 response = visit.error(
                     403, "Not allowed", f"This needs the level {page.level}; yours is {visitor.level}."
                 )
-            elif page.level == "operator" and self._shared.operator is None:
+            elif page.changes and self._shared.operator is None:
                 text = "No database user for changes is set (EMS_WEB_OPERATOR_URL), so this dashboard only reads."
                 response = visit.error(403, "Not allowed", text)
             else:
@@ -255,7 +267,7 @@ class Dashboard:
 
     def _show(self, page: View, visit: Visit) -> Response:
         try:
-            if page.level == "operator" and (why := self._refusal()):
+            if page.changes and (why := self._refusal()):
                 return visit.error(403, "Not allowed", why)
             return page.show(visit)
         except errors.EmsError as error:
@@ -278,15 +290,12 @@ class Dashboard:
 
     async def _answer_http(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return cast("Response", await self._run(self._answer_unrouted, request, error))
-
-    def _answer_unrouted(self, request: Request, error: HTTPException) -> Response:
         titles = {404: "There is no such page", 405: "Not this way", 413: "Too large", 400: "That cannot be read"}
         texts = {404: "Look at the address.", 405: "A page is read by GET; a change is made by POST."}
         page = View(request.url.path, lambda visit: visit.error(
             error.status_code, titles.get(error.status_code, "Refused"), texts.get(error.status_code, error.detail)
         ))  # fmt: skip
-        return self._answer(page, request, {})
+        return await self._respond(page, request, {})
 
 
 class _Static(StaticFiles):
@@ -335,4 +344,7 @@ async def _read_form(request: Request) -> dict[str, list[str]]:
         body += chunk
         if len(body) > _MOST_FORM_BYTES:
             raise HTTPException(413, f"A form has at most {_MOST_FORM_BYTES} bytes.")
-    return parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=5000)
+    try:
+        return parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(413, f"A form has at most {_MOST_FIELDS} fields.") from None

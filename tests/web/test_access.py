@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 from emsworker.cli.main import ems
 from emsworker.core.errors import ConfigError
 from emsworker.local import LocalDatabase
-from emsworker.web import Passwords, ProxyUsers, ems_web
-from emsworker.web.access import AccessRule, password_line
+from emsworker.web import Passwords, ProxyUsers, access, ems_web
+from emsworker.web.access import AccessRule, Guesses, password_line
 from emsworker.web.site import _PAGES
 from tests.support.servers import TestServers, few_flavors
 from tests.support.streams import Stream
@@ -121,6 +121,62 @@ def test_passwords(stream: Stream, tmp_path: Path) -> None:
             Passwords(file)
     with pytest.raises(ConfigError, match="8 characters"):
         password_line("ann", "viewer", "short")
+
+
+def test_guesses_wait_are_logged_and_hold_up_nobody_who_is_in(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hashed: list[str] = []
+
+    def hash_(password: str, salt: bytes) -> bytes:
+        hashed.append(password)
+        return slow_hash(password, salt)
+
+    slow_hash = access._slow_hash
+    file = tmp_path / "users"
+    file.write_text(password_line("ann", "viewer", "battery staple") + "\n")
+    file.chmod(0o644)
+    client = _client(stream, Passwords(file))
+    assert "chmod 600" in caplog.text
+    monkeypatch.setattr(access, "_slow_hash", hash_)
+    good = _basic("ann", "battery staple")
+    assert client.get("/", headers=good).status_code == 200
+    for number in range(20):
+        assert client.get("/", headers=_basic("ann", f"guess {number}")).status_code == 401
+        assert client.get("/", headers=good).status_code == 200, "who is in, stays in"
+        assert client.get("/").status_code == 401
+    assert hashed == ["battery staple", *(f"guess {number}" for number in range(5))], "the others were not looked at"
+    assert "wrong password for 'ann' from testclient, 5 so far" in caplog.text
+    for number in range(50):
+        client.get("/", headers=_basic(f"user {number}", "guess"))
+    assert len(hashed) < 35, "an address that tries many names waits, too"
+
+
+def test_guesses_are_looked_at_again_after_their_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(access, "ticks", lambda: now[0])
+    guesses = Guesses()
+    for _ in range(7):
+        assert guesses.may_try("10.0.0.1", "ann")
+        guesses.failed("10.0.0.1", "ann")
+        now[0] += 3.9  # less than the third pause, 4 s
+    assert not guesses.may_try("10.0.0.1", "ann")
+    assert guesses.may_try("10.0.0.1", "bob") and guesses.may_try("10.0.0.2", "ann")
+    now[0] += 0.2
+    assert guesses.may_try("10.0.0.1", "ann")
+    guesses.succeeded("10.0.0.1", "ann")
+    guesses.failed("10.0.0.1", "ann")
+    assert guesses.may_try("10.0.0.1", "ann")
+    for number in range(20_000):
+        guesses.failed(f"address {number}", "ann")
+    assert len(guesses._wrong) <= 10_000
+
+
+def test_a_form_of_too_many_fields_is_refused(visit: Visiting) -> None:
+    text = "&".join(f"f{number}=1" for number in range(5001))
+    headers = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
+    refused = visit("operator").post("/do/pause", content=text, headers=headers)
+    assert refused.status_code == 413 and "at most 5000 fields" in refused.text
 
 
 def test_a_proxy_is_believed_by_its_address(stream: Stream) -> None:

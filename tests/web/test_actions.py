@@ -90,6 +90,7 @@ def test_an_operator_does_everything_as_the_role_operator(
         assert Admin(stream.app()).limits.get("orders", "workers").rate is None
 
         assert stream.value("SELECT COUNT(*) FROM ems_audit") == 12
+        assert client.get("/audit?after=1").status_code == 400
         listed = client.get("/audit").text
         assert "limit group" in listed and "orders/workers" in listed
 

@@ -155,7 +155,7 @@ def test_people_sign_in_and_out(browser: TestClient, provider: Provider, caplog:
         forger = TestClient(browser.app, "https://ops.example", cookies={name: wrong}, follow_redirects=False)
         assert forger.get("/ems/nowhere").status_code == 303
     page = browser.get("/ems/nowhere")
-    assert page.status_code == 404 and '<span class="who" title="viewer">ann</span>' in page.text
+    assert page.status_code == 404 and '<span class="who" title="viewer">ann (7)</span>' in page.text
     assert browser.post("/ems/do/pause", data={"topic": "t"}).status_code == 403  # as a viewer
     assert browser.get(other_tab).status_code == 303
 
@@ -175,7 +175,7 @@ def test_people_sign_in_and_out(browser: TestClient, provider: Provider, caplog:
     assert browser.post("/ems/do/pause", data={"topic": "t"}).status_code == 401
 
     told = caplog.text
-    assert "ann signed in as viewer" in told
+    assert "ann (7) signed in as viewer" in told
     for secret in (SECRET, "id_token", *parse_qs(urlsplit(back).query)["code"], *before.values(), cookie.split(";")[0]):
         assert secret not in told.replace(f"GET https://ops.example{back}", "")  # the test's own client tells that
 

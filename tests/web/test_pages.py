@@ -23,7 +23,7 @@ PAGES = (
     "/", "/?hours=72", "/topics", "/topics/orders", "/groups", "/groups?state=paused", "/groups/orders/workers", "/messages?topic=orders",
     "/messages?topic=orders&order=oldest&partition=1", "/messages/orders/0/20", "/trace", "/trace?id=orders/0/1", "/trace?id=orders/1/1",
     "/dead", "/dead?task=shop.charge&error=TimeoutError", "/delayed", "/retries", "/retries?topic=orders&group=workers", "/running", "/clients",
-    "/schedules", "/alarms", "/audit",
+    "/schedules", "/alarms",
 )  # fmt: skip
 FOR_READERS = (
     "/messages?topic=orders&where=body.total>10", "/messages?topic=orders&from=-20&tag=vip", "/dead/orders/workers/0/1",
@@ -70,6 +70,8 @@ def test_pages_show_each_level_what_it_may_see(stream: Stream, visit: Visiting, 
             "insufficient funds" in visits["reader"].get("/dead").text
             and "4111-1111" in visits["reader"].get("/trace?id=orders/0/1").text
         )
+        for client in visits.values():
+            assert client.get("/audit").status_code == 403 and 'href="/audit"' not in client.get("/").text
         for path in FOR_READERS[2:]:
             for name in ("viewer", "levelled"):
                 assert visits[name].get(path).status_code == 403, path
