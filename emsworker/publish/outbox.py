@@ -310,6 +310,7 @@ class Outbox:
         except IndexError:
             session = self._database.session()
         try:
+            session.leave_unfinished()
             until_connected(session.check_idle, self._timeout_s)
             yield session
         finally:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pymysql.connections import Connection as _PyMySQLConnection
-from pymysql.constants import CR
+from pymysql.constants import COMMAND, CR
 from pymysql.err import InterfaceError, MySQLError, OperationalError
 
 from emsworker.core.process.clock import ticks
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
         def _force_close(self) -> None: ...
         def _request_authentication(self) -> None: ...
+        def _execute_command(self, command: int, sql: str | bytes) -> None: ...
+        def _read_query_result(self, unbuffered: bool = False) -> int: ...
+        def _read_ok_packet(self) -> Any: ...
 
 else:
     _Connection = _PyMySQLConnection
@@ -46,7 +49,7 @@ _OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass
 
 
 class Connection(_Connection):
-    """PyMySQL's connection, with four differences.
+    """PyMySQL's connection, with five differences.
 
     A transaction is opened by the packet that carries its first statement, so that this costs no round trip.
 
@@ -55,6 +58,10 @@ class Connection(_Connection):
 
     If TLS is optional, connections share one context. PyMySQL creates one for each connection and loads all
     certificates of the system's CAs into it, none of which it checks: 0.8 MiB for each connection of each thread.
+
+    An exception that is raised from outside, by a timeout library or a signal handler, can cut an exchange with the
+    server anywhere. The next answer would then be that of an earlier statement. So an exchange is marked before its
+    first byte leaves, until its last answer has been read, and whatever finds the mark closes the connection.
 
     In a forked child it is closed without a message to the server, which goes on serving the parent.
 
@@ -65,6 +72,8 @@ class Connection(_Connection):
         rolled_back_by: the error with which the server rolled back the lent transaction.
         perhaps_rolled_back_by: an error with which the server may have rolled back the lent transaction.
         inherited: True if the parent process opened it.
+        in_exchange: True from before a statement is sent until its answer has been read.
+        in_packet: True while a packet is read for a handler.
         number: place of its server in the URL; server: its address, for messages.
         variables: those of its server that tell what it is.
         may_change: True if another server may take its server's place: it is to be looked at now and then.
@@ -90,6 +99,8 @@ class Connection(_Connection):
     rolled_back_by: MySQLError | None = None
     perhaps_rolled_back_by: MySQLError | None = None
     inherited: bool = False
+    in_exchange: bool = False
+    in_packet: bool = False
     server_status: int
     max_allowed_packet: int
     _result: Any
@@ -110,20 +121,90 @@ class Connection(_Connection):
             raise InterfaceError(0, "this connection belongs to the process that forked this one; open another here")
         if self.lent:
             self._note(sql)
-        preamble, self.preamble = self.preamble, ()
-        if not preamble:
-            return super().query(sql, unbuffered)
-        if self.one_by_one:
-            for statement in preamble:
-                super().query(statement)
+        if not self.preamble:
             return super().query(sql, unbuffered)
         text = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
-        super().query(join(";", preamble).encode() + b";" + text, unbuffered)
-        for _ in preamble[1:]:
-            super().next_result()
-        if self._result.has_next:
+        if self.one_by_one:
+            self._open_by_itself()
+        elif self._open_ahead_of(text, unbuffered):
             return self.next_result(unbuffered)
         return super().query(text, unbuffered)  # the server drops an empty statement: sent alone, it gets its error
+
+    def _open_by_itself(self) -> None:
+        try:
+            for statement in self.preamble:
+                super().query(statement)
+        except MySQLError:
+            self.preamble = ()
+            raise
+        self.preamble = ()  # kept by an exception from outside, which may have come between two of them
+
+    def _open_ahead_of(self, text: bytes, unbuffered: bool) -> bool:
+        """Send the preamble and a statement; return whether the statement's own result follows."""
+        preamble = self.preamble
+        self._execute_command(COMMAND.COM_QUERY, join(";", preamble).encode() + b";" + text)
+        # Forgotten when it has left, and the exchange is marked: or a statement might run alone and commit by itself.
+        self.preamble = ()
+        self._affected_rows = self._read_query_result(unbuffered)
+        for _ in preamble[1:]:
+            super().next_result()
+        return bool(self._result.has_next)
+
+    def _execute_command(self, command: int, sql: str | bytes) -> None:
+        """Send a command, unless an exception has cut the last exchange.
+
+        Raises:
+            OperationalError: it has; the connection is closed.
+        """
+        if self.cut:
+            self._force_close()
+            raise OperationalError(CR.CR_SERVER_LOST, "an exception has cut an exchange with the server; it was left")
+        if self._has_unread:  # as PyMySQL does below, but before the mark, which reading these results would clear
+            if self._result.unbuffered_active:
+                self._result._finish_unbuffered_query()
+            while self._result.has_next:
+                self.next_result()
+        self.in_exchange = True
+        super()._execute_command(command, sql)
+
+    @property
+    def _has_unread(self) -> bool:
+        result = self._result
+        return result is not None and bool(result.unbuffered_active or result.has_next)
+
+    @property
+    def cut(self) -> bool:
+        """True if an exception has left an exchange with the server before its last answer was read."""
+        return self.in_packet or (self.in_exchange and not self._has_unread)
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        try:
+            affected = super()._read_query_result(unbuffered)
+        except MySQLError:  # the server's error is an answer; if the connection was lost, it is closed already
+            self.in_exchange = False
+            raise
+        self.in_exchange = not unbuffered and self._result.has_next
+        return affected
+
+    def _read_ok_packet(self) -> Any:
+        try:
+            answer = super()._read_ok_packet()
+        except MySQLError as error:
+            self.in_exchange = error.args[0] == CR.CR_COMMANDS_OUT_OF_SYNC
+            raise
+        self.in_exchange = False
+        return answer
+
+    def show_warnings(self) -> Any:
+        """Return the warnings of the last statement."""
+        rows = super().show_warnings()  # type: ignore[no-untyped-call]
+        self.in_exchange = False
+        return rows
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        """Choose the character set of the session."""
+        super().set_character_set(charset, collation)
+        self.in_exchange = False
 
     @property
     def is_plain(self) -> bool:
@@ -255,9 +336,11 @@ class Loan:
         listening._read_packet = self._listen  # on the object, so that reading our own rows costs no more
 
     def _listen(self, *args: Any) -> Any:
+        self._connection.in_packet = True
         try:
-            return self._read_packet(*args)
+            packet = self._read_packet(*args)
         except MySQLError as error:
+            self._connection.in_packet = False
             # Recorded here, because the driver knows the flags of the last OK packet only: after an error they still
             # report an open transaction.
             if rolls_back(error):
@@ -267,6 +350,8 @@ class Loan:
             elif is_server_trouble(error):
                 self._connection.refused_by = error
             raise
+        self._connection.in_packet = False
+        return packet
 
     def end(self) -> None:
         """Restore the object; the session behind it may still be as the handler left it."""

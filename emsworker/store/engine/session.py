@@ -104,6 +104,7 @@ class Packet:
 
     def begin(self) -> None:
         """Open a transaction."""
+        self.session.leave_unfinished()
         self.add(_SQL.begin)
 
     def commit(self) -> None:
@@ -393,8 +394,20 @@ class Session:
 
     def begin(self) -> None:
         """Open a transaction, in the packet of the first statement that follows."""
+        self.leave_unfinished()
         with self._mapped_errors():
             self._open().preamble = (_SQL.begin,)
+
+    def leave_unfinished(self) -> None:
+        """Drop a connection that an exception from outside has left amid an exchange, a transaction or a loan.
+
+        The next statement would get an answer of the last one, and a BEGIN would commit what was to be rolled back.
+        """
+        connection = self._connection
+        if connection is not None and (
+            connection.cut or connection.lent or connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
+        ):
+            self.drop()
 
     def commit(self) -> None:
         """Commit the open transaction."""
@@ -431,6 +444,7 @@ class Session:
         Raises:
             ConnectionLost: there is no connection.
         """
+        self.leave_unfinished()
         with self._mapped_errors():
             connection = self._open()
         lasting = (_SQL.unset_idle_timeout,) if connection.one_by_one else ()  # a handler may take as long as it likes
@@ -480,15 +494,15 @@ class Session:
 
     def _undo(self, connection: Connection) -> None:
         never_begun, connection.preamble = bool(connection.preamble), ()
-        lent = connection.lent
-        self.returned()
-        if not lent:
+        connection.rolled_back_by = None  # or the next statement would raise it
+        if not connection.lent:
             connection.rollback()
         elif not never_begun:
             ours = (*connection.settings, self._use)
             connection.query(join(";", (_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)))
             while connection._result.has_next:
                 connection.next_result()
+        self.returned()  # at the end: interrupted before that it is still lent, and dropped at its next use
 
     def _rollback_quietly(self) -> None:
         connection = self._connection
