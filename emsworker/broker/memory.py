@@ -189,7 +189,7 @@ class MemoryBroker:
         self._open: dict[Transaction, _HeldSend] = {}
         self._results = MemoryResults(self.now)
         self._keys = MemoryKeys(self.now)
-        self.decoder = Decoder(settings.accept, settings.max_decoded_bytes)
+        self.decoder = Decoder(settings.accept, settings.budget)
         self.accepted: list[KeptMessage] = []
         self.dead: list[tuple[int, KeptMessage, Failure]] = []
 

@@ -118,7 +118,7 @@ class MysqlBroker:
             ConfigError: it names a serializer that is not known here.
         """
         check_serializers(self.settings.serializer, self.settings.accept)
-        return Decoder(self.settings.accept, self.settings.max_decoded_bytes)
+        return Decoder(self.settings.accept, self.settings.budget)
 
     @lazy
     def producer(self) -> Producer:

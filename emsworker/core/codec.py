@@ -10,16 +10,16 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from emsworker.core.budget import JSON_TYPE, MSGPACK_TYPE, YAML_TYPE, Budget, count_marks
 from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError, Problem, text_of
 from emsworker.core.extras import hint_if_missing
 from emsworker.core.process.forks import undivided
 
-JSON_TYPE = "application/json"
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
 MAX_HEADERS_BYTES = 1 << 20  # headers are read with every batch, and filters evaluate them
 RAW_TYPES = frozenset({"application/data", "text/plain"})
@@ -27,8 +27,8 @@ SERIALIZERS = ("json", "msgpack", "yaml", "pickle")
 COMPRESSIONS = ("zlib", "bzip2", "lzma", "zstd")
 _TYPE_NAMES = {
     JSON_TYPE: "json",
-    "application/x-msgpack": "msgpack",
-    "application/x-yaml": "yaml",
+    MSGPACK_TYPE: "msgpack",
+    YAML_TYPE: "yaml",
     "application/x-python-serialize": "pickle",
 }
 
@@ -258,27 +258,29 @@ class Decoder:
     Args:
         accept: names (``json``, ``msgpack``, ``yaml``, ``pickle``) or content types. Raw bytes and text are always
             accepted; pickle only if it is named here.
-        max_bytes: the maximum size of a compressed body after decompression.
+        budget: limits of what a body becomes.
     """
 
-    def __init__(self, accept: tuple[str, ...] = ("json",), max_bytes: int = 64 << 20) -> None:
+    def __init__(self, accept: tuple[str, ...] = ("json",), budget: Budget = Budget()) -> None:  # noqa: B008 - frozen
         self._accept = frozenset(accept)
         self._json = "json" in self._accept or JSON_TYPE in self._accept
-        self._max_bytes = max_bytes
+        self._budget = budget
 
     def decode(self, raw: bytes, headers: Mapping[str, str]) -> Any:
         """Turn stored bytes into the object that was sent.
 
         Raises:
             ContentRefused: the content type or compression is not accepted; nothing was decoded.
-            DecodeError: the bytes are not what the headers say.
+            DecodeError: the bytes are not what the headers say, or exceed the budget; nothing was decoded then.
         """
         if self._json and CONTENT_TYPE not in headers and COMPRESSION not in headers:
+            self._budget.check(raw, JSON_TYPE)
             return _decode_json(raw)
         content_type = headers.get(CONTENT_TYPE, JSON_TYPE)
         self._check(content_type)
         if COMPRESSION in headers:
-            raw = _decompress(raw, headers[COMPRESSION], self._max_bytes)
+            raw = unpack(raw, headers[COMPRESSION], content_type, self._budget)
+        self._budget.check(raw, content_type)
         return _deserialize(raw, content_type, headers.get(CONTENT_ENCODING, "utf-8"))
 
     def _check(self, content_type: str) -> None:
@@ -308,8 +310,7 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
             return raw.decode()
         except UnicodeDecodeError as error:
             raise DecodeError(f"the body is not valid text: {error}") from error
-    if encoding.lower() not in _ENCODINGS:  # some of Python's codecs decompress
-        raise ContentRefused(f"content encoding {encoding!r} is not known here")
+    check_encoding(encoding)
     with undivided:
         import kombu.serialization
 
@@ -317,26 +318,17 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
         body = kombu.serialization.loads(raw, content_type, encoding, accept={content_type})
     except Exception as error:  # each serializer raises errors of its own
         raise DecodeError(f"the body is not valid {content_type}: {error}") from error
-    if content_type == "application/x-yaml":
-        _refuse_repetition(body, len(raw))
     return body
 
 
-def _refuse_repetition(body: Any, size: int) -> None:
-    """Refuse YAML whose aliases expand a few lines to gigabytes, or form a cycle.
+def check_encoding(encoding: str) -> None:
+    """Refuse an encoding that is not one of plain text: some of Python's codecs decompress.
 
-    A body without aliases has no more parts and no more text than it has bytes.
+    Raises:
+        ContentRefused: it is not known here.
     """
-    budget, todo = 2 * size + 8, [body]
-    while todo:
-        one = todo.pop()
-        budget -= 1 + len(one) if isinstance(one, str | bytes) else 1
-        if isinstance(one, dict):
-            todo += [*one, *one.values()]
-        elif isinstance(one, list | tuple | set):
-            todo += one
-        if budget < len(todo):
-            raise DecodeError("the body is not valid application/x-yaml: its aliases repeat too much")
+    if encoding.lower() not in _ENCODINGS:
+        raise ContentRefused(f"content encoding {encoding!r:.100} is not known here")
 
 
 def _zstd_decompressor() -> Any:
@@ -350,6 +342,7 @@ _ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "ascii-8bit", "lat
 
 # A body of a few bytes may request a dictionary of gigabytes; the highest preset needs 65 MiB.
 _LZMA_MEMORY_BYTES = 128 << 20
+_PIECE_BYTES = 1 << 20
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-gzip": zlib.decompressobj,
     "application/x-bz2": bz2.BZ2Decompressor,
@@ -358,18 +351,39 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _decompress(raw: bytes, compression: str, max_bytes: int) -> bytes:
+def unpack(raw: bytes, compression: str, content_type: str, budget: Budget) -> bytes:
+    """Decompress a body piece by piece, no further than the budget goes.
+
+    Raises:
+        ContentRefused: the compression is not known here.
+        DecodeError: the body is damaged, or exceeds the budget.
+    """
     if compression not in _DECOMPRESSORS:
-        raise ContentRefused(f"compression {compression!r} is not known here")
+        raise ContentRefused(f"compression {compression!r:.100} is not known here")
     if compression == "application/zstd" and (hint := hint_if_missing("zstd")):
         raise DecodeError(f"the body is compressed with zstd: {hint}")
+    pieces, size, objects = [], 0, 0
+    for piece in _pieces(raw, compression):
+        size += len(piece)
+        budget.check_bytes(size)
+        if content_type == JSON_TYPE:
+            objects += count_marks(piece)
+            budget.check_objects(objects)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _pieces(raw: bytes, compression: str) -> Iterator[bytes]:
     try:
-        unpacking = _DECOMPRESSORS[compression]()
-        body: bytes = unpacking.decompress(raw, max_bytes + 1)
+        unpacking, rest = _DECOMPRESSORS[compression](), raw
+        while not unpacking.eof:
+            piece: bytes = unpacking.decompress(rest, _PIECE_BYTES)
+            # zlib returns what it has not read; the others keep it.
+            rest = getattr(unpacking, "unconsumed_tail", b"")
+            if not piece and not rest and not unpacking.eof:
+                break
+            yield piece
     except Exception as error:  # each compression raises errors of its own
         raise DecodeError(f"the body is not valid {compression}: {error}") from error
-    if len(body) > max_bytes:
-        raise DecodeError(f"the body unpacks to more than {max_bytes} bytes")
     if not unpacking.eof or unpacking.unused_data:
         raise DecodeError(f"the body is not valid {compression}: it is cut off, or something follows it")
-    return body

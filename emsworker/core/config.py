@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
+from emsworker.core.budget import MAX_BYTES, MAX_OBJECTS, Budget
 from emsworker.core.codec import COMPRESSIONS
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.extras import hint_if_missing
@@ -150,9 +151,14 @@ class Settings:
     max_message_bytes: int = option(4 << 20, MESSAGE_BYTES, help="`max_message_bytes` of topics created on first use")
     priorities: int = option(1, LEVELS, help="the number of priority levels of topics created on first use; 1 for none")
     max_decoded_bytes: int = option(
-        64 << 20,
+        MAX_BYTES,
         whole(1, 1 << 40),
-        help="the maximum size of a decompressed body; a larger one becomes a dead letter",
+        help="the maximum size of a decompressed body; a larger one becomes a dead letter at once",
+    )
+    max_decoded_objects: int = option(
+        MAX_OBJECTS,
+        whole(1, 1 << 40),
+        help="the maximum number of objects in a body, which are brackets, commas and colons in JSON",
     )
     processes: int = option(0, whole(0, 1024), help="child processes of a worker; 0: one for each processor")
     threads: int = option(4, whole(1, 1024), help="consumer threads in each process")
@@ -239,6 +245,11 @@ class Settings:
                 f"must contain {SERVER_MARK}: with one switch for all servers, one's pings would hide another's silence"
             )
             yield Problem("dead_man_url", "***", fix)
+
+    @property
+    def budget(self) -> Budget:
+        """The limits of a body that is decoded."""
+        return Budget(self.max_decoded_bytes, self.max_decoded_objects)
 
     def retry_ladder(self) -> Ladder:
         """Return the ladder of groups that set none."""

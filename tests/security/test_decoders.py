@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from emsworker.admin.dead import parse_place
 from emsworker.consume.executor import refuse_expired
+from emsworker.core.budget import Budget
 from emsworker.core.codec import Decoder, decode_headers, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.durations import parse_duration
@@ -25,7 +26,7 @@ from emsworker.core.url import DatabaseUrl, redact
 from emsworker.worker.child_spec import ChildSpec
 from tests.security import nasty
 
-_ALL = Decoder(("json", "msgpack", "yaml"), 10_000)
+_ALL = Decoder(("json", "msgpack", "yaml"), Budget(10_000))
 _TYPES = ["application/json", "application/x-msgpack", "application/x-yaml", "text/plain", "application/data", "?"]
 _PACKED = ["application/x-gzip", "application/x-bz2", "application/x-lzma", "application/zstd", "?"]
 _ENCODINGS = ["utf-8", "binary", "zlib", "?"]

@@ -5,6 +5,8 @@ import pickle
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
 
 _DEEP = 100_000
-_LIMIT = 64 << 20
+_LIMIT = 16 << 20
 _MEASURE = """
 import resource, sys, time
 from emsworker.core.codec import Decoder
@@ -51,6 +53,44 @@ def test_a_bomb_costs_bounded_memory_and_time(name: str) -> None:
     grown_kib, seconds = map(float, cost.split())
     assert grown_kib < 3 * _LIMIT >> 10, f"{grown_kib / 1024:.0f} MiB"
     assert seconds < 10
+
+
+def _of_objects(count: int) -> bytes:
+    return b"[" + b",".join([b"{}"] * count) + b"]"
+
+
+def _many_objects(kind: str) -> tuple[bytes, dict[str, str]]:
+    if kind == "plain json":
+        return _of_objects(1_300_000), {}
+    if kind == "msgpack":
+        return b"\xdd" + (3_000_000).to_bytes(4, "big") + b"\x80" * 3_000_000, {"content-type": "application/x-msgpack"}
+    if kind == "msgpack headers":
+        return (b"\xdd" + (30_000).to_bytes(4, "big")) * 500 + b"\x80" * 30_000, {
+            "content-type": "application/x-msgpack"
+        }
+    if kind == "yaml":
+        return _of_objects(200_000), {"content-type": "application/x-yaml"}
+    return zlib.compress(_of_objects(22_000_000), 9), {"compression": "application/x-gzip"}
+
+
+@pytest.mark.parametrize("kind", ["plain json", "zlib json", "msgpack", "msgpack headers", "yaml"])
+def test_a_body_of_too_many_objects_is_refused_before_one_is_made(kind: str) -> None:
+    raw, headers = _many_objects(kind)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodeError, match="objects"):
+            Decoder(("json", "msgpack", "yaml")).decode(raw, headers)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_ordinary_json_of_ten_megabytes_is_read() -> None:
+    rows = [
+        {"id": n, "name": f"user {n}", "score": n / 7, "tags": ["a", "b"], "at": "2026-11-25"} for n in range(110_000)
+    ]
+    raw = json.dumps(rows).encode()
+    assert len(raw) > 9_000_000 and Decoder().decode(raw, {}) == rows
 
 
 _NESTED = {

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emsworker import Ems
+from emsworker.core.budget import Budget
 from emsworker.core.codec import (
     COMPRESSIONS,
     Decoder,
@@ -146,11 +147,11 @@ def test_w13_a_bomb_is_bounded(compression: str) -> None:
     raw, headers = encode_body(bytes(20 << 20), compression=compression)
     assert len(raw) < 1 << 20
     with pytest.raises(DecodeError, match="more than 1000000 bytes"):
-        Decoder(max_bytes=1_000_000).decode(raw, headers)
+        Decoder(budget=Budget(1_000_000)).decode(raw, headers)
     exact, headers = encode_body(bytes(1000), compression=compression)
-    assert Decoder(max_bytes=1000).decode(exact, headers) == bytes(1000)
+    assert Decoder(budget=Budget(1000)).decode(exact, headers) == bytes(1000)
     with pytest.raises(DecodeError):
-        Decoder(max_bytes=999).decode(exact, headers)
+        Decoder(budget=Budget(999)).decode(exact, headers)
 
 
 def test_w13_a_small_body_cannot_ask_for_gigabytes_of_memory() -> None:
