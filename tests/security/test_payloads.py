@@ -14,6 +14,7 @@ import pytest
 
 from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers
 from emsworker.core.errors import ContentRefused, DecodeError
+from emsworker.web.texts import PREVIEW_BYTES, preview
 from tests.process.stream import Stream, open_stream
 from tests.security.bombs import BOMBS
 from tests.support.servers import TestServers, chosen_flavors
@@ -199,3 +200,14 @@ def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_pa
         assert attempts == 1 and expected in reason and len(reason) < 1000
     assert not any(mark.exists() for mark in marks), "nothing was executed"
     assert worker.stop() == 0
+
+
+def test_a_page_indents_no_more_of_a_body_than_it_shows() -> None:
+    body = json.loads("[" + ",".join(["[" * 300 + "]" * 300] * 1000) + "]")
+    tracemalloc.start()
+    try:
+        text, cut = preview(body)
+        assert cut and len(text) == PREVIEW_BYTES and tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+    assert preview({"a": ["é"]}) == ('{\n  "a": [\n    "é"\n  ]\n}', False)
