@@ -342,7 +342,7 @@ _ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "ascii-8bit", "lat
 
 # A body of a few bytes may request a dictionary of gigabytes; the highest preset needs 65 MiB.
 _LZMA_MEMORY_BYTES = 128 << 20
-_PIECE_BYTES = 1 << 20
+_PART_BYTES = 1 << 20
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     "application/x-gzip": zlib.decompressobj,
     "application/x-bz2": bz2.BZ2Decompressor,
@@ -352,7 +352,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 def unpack(raw: bytes, compression: str, content_type: str, budget: Budget) -> bytes:
-    """Decompress a body piece by piece, no further than the budget goes.
+    """Decompress a body part by part, no further than the budget goes.
 
     Raises:
         ContentRefused: the compression is not known here.
@@ -362,27 +362,27 @@ def unpack(raw: bytes, compression: str, content_type: str, budget: Budget) -> b
         raise ContentRefused(f"compression {compression!r:.100} is not known here")
     if compression == "application/zstd" and (hint := hint_if_missing("zstd")):
         raise DecodeError(f"the body is compressed with zstd: {hint}")
-    pieces, size, objects = [], 0, 0
-    for piece in _pieces(raw, compression):
-        size += len(piece)
+    parts, size, objects = [], 0, 0
+    for part in _parts(raw, compression):
+        size += len(part)
         budget.check_bytes(size)
         if content_type == JSON_TYPE:
-            objects += count_marks(piece)
+            objects += count_marks(part)
             budget.check_objects(objects)
-        pieces.append(piece)
-    return b"".join(pieces)
+        parts.append(part)
+    return b"".join(parts)
 
 
-def _pieces(raw: bytes, compression: str) -> Iterator[bytes]:
+def _parts(raw: bytes, compression: str) -> Iterator[bytes]:
     try:
         unpacking, rest = _DECOMPRESSORS[compression](), raw
         while not unpacking.eof:
-            piece: bytes = unpacking.decompress(rest, _PIECE_BYTES)
+            part: bytes = unpacking.decompress(rest, _PART_BYTES)
             # zlib returns what it has not read; the others keep it.
             rest = getattr(unpacking, "unconsumed_tail", b"")
-            if not piece and not rest and not unpacking.eof:
+            if not part and not rest and not unpacking.eof:
                 break
-            yield piece
+            yield part
     except Exception as error:  # each compression raises errors of its own
         raise DecodeError(f"the body is not valid {compression}: {error}") from error
     if not unpacking.eof or unpacking.unused_data:

@@ -115,12 +115,12 @@ def preview(body: Any) -> tuple[str, bool]:
     return (text[:PREVIEW_BYTES], True) if len(text) > PREVIEW_BYTES else (text, False)
 
 
-def _beginning(pieces: Iterable[str]) -> str:
+def _beginning(parts: Iterable[str]) -> str:
     """Join no more than is shown: indenting 600 kB that are nested 300 deep makes 180 MB."""
     found, size = [], 0
-    for piece in pieces:
-        found.append(piece)
-        size += len(piece)
+    for part in parts:
+        found.append(part)
+        size += len(part)
         if size > PREVIEW_BYTES:
             break
     return "".join(found)
