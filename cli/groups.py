@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.core.counted import counted
+from emsworker.core.counted import capped, counted
 from emsworker.core.model import Group
 
 from .common import (
@@ -58,6 +58,7 @@ def _about(topic: str, group: Group, policy: SkipPolicy | None = None) -> dict[s
     return {"topic": topic, "group": group.name, **record(group), "skips": str(policy or "nothing")}
 
 
+_COUNTED = 10_000  # retries, and dead letters, of a group: the list reads no more rows, however many there are
 _LAG = ("lag", "unclaimed", "claimed", "waiting", "retries", "dead", "skipped")
 
 
@@ -66,7 +67,12 @@ def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
         {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
         for one in lag.partitions
     ] or None
-    counts = {name: getattr(lag, name) for name in _LAG}
+    counts = {name: getattr(lag, name) for name in _LAG} | {
+        "lag": capped(lag.lag, _COUNTED, lag.retries),
+        "retries": capped(lag.retries, _COUNTED),
+        "dead": capped(lag.dead, _COUNTED),
+        "capped": max(lag.retries, lag.dead) >= _COUNTED,
+    }
     return _about(lag.topic.name, lag.group, policy) | counts | {"oldest_s": lag.oldest_age_s, "partitions": partitions}
 
 
@@ -81,7 +87,7 @@ def list_(topic: str | None, partitions: bool, exact: bool, as_json: bool) -> No
     LAG is what is not finished: UNCLAIMED messages, those that live clients have CLAIMED, those that are WAITING for
     another client because theirs has stopped or died, and RETRIES. DEAD letters do not count, nor what was SKIPPED:
     passed over by a policy, by hand or by retention. OLDEST is the age of the oldest unfinished message by the server's
-    clock.
+    clock. Retries and dead letters of a group are counted up to 10,000, shown as 10,000+ ("capped" in JSON).
 
     With more than 2,000 partitions and groups x partitions, the list of all is that of the latest samples of the
     beat, without partitions; a note says how old it is. The list of one TOPIC is always read now.
@@ -92,9 +98,9 @@ def list_(topic: str | None, partitions: bool, exact: bool, as_json: bool) -> No
         admin.topic(topic)
     policies = admin.backlogs.policies()
     if topic is not None:
-        lags: Sequence[GroupLag] = stream.monitoring().lag(topic=topic)
+        lags: Sequence[GroupLag] = stream.monitoring().lag(_COUNTED, topic=topic)
     else:
-        standing = stream.standings().groups(exact=exact or partitions)
+        standing = stream.standings().groups(most=_COUNTED, exact=exact or partitions)
         lags = sorted(standing.groups, key=lambda lag: (lag.topic.name, lag.group.name))
         say_age(standing.age_s)
     rows = [_lag_row(lag, policies.get(lag.group.id)) for lag in lags]

@@ -64,7 +64,7 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     Of several servers (EMS_SERVERS) all groups are shown, with a column SERVER; --server shows one.
 
     IN/S and OUT/S are messages a second since the last reading: sent to the topic, and finished by the group. Retries
-    and dead letters are counted up to 10,000 a partition.
+    and dead letters of a group are counted up to 10,000, shown as 10,000+; LAG contains the retries.
     """  # noqa: D301 - click wants the character itself
     from .top_screens import GroupsScreen, Reader
 

@@ -15,7 +15,7 @@ from emsworker.admin.dead import DeadFilter
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.admin.servers import Servers
 from emsworker.admin.standing import Standings
-from emsworker.core.counted import counted
+from emsworker.core.counted import capped, counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
 from emsworker.core.url import redact
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _COUNTED = 10_000
-"""Retries and dead letters of a partition are counted up to here."""
+"""Retries and dead letters of a group are counted up to here."""
 _LISTED = 200
 """Rows of one list on a screen."""
 _CLAIMS = 1000
@@ -171,13 +171,14 @@ class _StreamReader:
         return {
             "topic": lag.topic.name,
             "group": lag.group.name,
-            "lag": lag.lag,
+            "lag": capped(lag.lag, _COUNTED, lag.retries),
             "in_rate": entering,
             "out_rate": leaving,
             "oldest_s": lag.oldest_age_s,
             "running": running,
-            "retries": lag.retries,
-            "dead": lag.dead,
+            "retries": capped(lag.retries, _COUNTED),
+            "dead": capped(lag.dead, _COUNTED),
+            "capped": max(lag.retries, lag.dead) >= _COUNTED,
             "paused": lag.group.paused,
         }
 

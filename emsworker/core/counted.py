@@ -19,3 +19,15 @@ def seconds_text(seconds: float, digits: int = 3) -> str:
     """Format a time difference with its sign, ``+0.250 s``; a difference that rounds to zero has no sign."""
     rounded = round(seconds, digits)
     return f"{rounded:+.{digits}f} s" if rounded else f"{0:.{digits}f} s"
+
+
+class AtLeast(int):
+    """Count that stopped at a limit: a number for sorting and JSON, ``10,000+`` as text."""
+
+    def __str__(self) -> str:
+        return f"{int(self):,}+"
+
+
+def capped(number: int, most: int, *parts: int) -> int:
+    """Return a number as :class:`AtLeast` if it, or one of the parts that it is made of, was counted up to a limit."""
+    return AtLeast(number) if max(parts, default=number) >= most else number

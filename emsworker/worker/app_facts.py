@@ -1,7 +1,8 @@
 """Loads an app in a short-lived process to read its settings and routes, and to check it against its stream.
 
 The supervisor must not import task code, yet ``Ems(url=..., processes=...)`` in that code counts. The process answers
-over a pipe of its own, because importing an app may print anything.
+in a file of its own, because importing an app may print anything; nobody empties a pipe while an app of a thousand
+subscriptions fills it, and what the app has forked may hold a pipe open for ever.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from emsworker.core.config import Settings
+from emsworker.core.counted import counted
 from emsworker.core.errors import (
     AppNotFound,
     ConfigError,
@@ -111,36 +115,53 @@ def describe_app(
     Raises:
         AppNotFound: it cannot be loaded, for whatever reason; the message is one line.
     """
-    reader, writer = os.pipe()
     chosen = json.dumps({"topics": list(topics), "groups": list(groups)})
-    with os.fdopen(reader, encoding="utf-8") as answer:
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as noise:
+        process = _start(path, answer, noise, chosen, {**environ, **({_URL: url} if url is not None else {})})
         try:
-            process = _start(path, writer, chosen, {**environ, **({_URL: url} if url is not None else {})})
-        finally:
-            os.close(writer)
-        try:
-            _, noise = process.communicate(timeout=_TIMEOUT_S)
-            text = answer.read()
+            process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AppNotFound(f"-A {path}: importing it takes longer than {_TIMEOUT_S} s") from None
+            raise AppNotFound(f"-A {path}: {_took_long(_lines(answer))}") from None
         finally:
             forget_helper(process.pid)
-    if not text:
-        last = noise.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        raise AppNotFound(f"-A {path}: importing it ended the process (exit code {process.returncode}): {last[0]}")
-    return _read(json.loads(text))
+        lines, said = _lines(answer), _lines(noise)
+    facts = json.loads(lines[-1]) if lines else {}
+    if not facts.keys() & {"error", "name"}:
+        doing = "checking it against its stream" if facts else "importing it"
+        last = said[-1] if said else "it said nothing"
+        raise AppNotFound(f"-A {path}: {doing} ended the process (exit code {process.returncode}): {last}")
+    return _read(facts)
 
 
-def _start(path: str, writer: int, chosen: str, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _lines(file: IO[bytes]) -> list[str]:
+    file.seek(0)
+    return file.read().decode(errors="replace").strip().splitlines()
+
+
+def _took_long(lines: Sequence[str]) -> str:
+    """Name the step that was not finished in time."""
+    if not lines:
+        return f"importing it takes longer than {_TIMEOUT_S} s"
+    loaded = json.loads(lines[0])
+    handlers = counted(loaded["handlers"], "group")
+    return (
+        f"it was imported in {loaded['imported_s']:.1f} s, but checking its {handlers} against the stream takes longer "
+        f"than {_TIMEOUT_S - loaded['imported_s']:.0f} s; is the server overloaded?"
+    )
+
+
+def _start(
+    path: str, answer: IO[bytes], noise: IO[bytes], chosen: str, environ: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     with blocked():  # or a stop between its start and note_helper would leave it behind
         process = subprocess.Popen(
-            [sys.executable, "-m", "emsworker.worker.app_facts", path, str(writer), chosen],
+            [sys.executable, "-m", "emsworker.worker.app_facts", path, str(answer.fileno()), chosen],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=[writer],
+            stderr=noise,
+            pass_fds=[answer.fileno()],
             env=environ,
         )
         note_helper(process.pid)
@@ -161,7 +182,8 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
 
 
-def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
+def _describe(path: str, topics: Sequence[str], groups: Sequence[str], out: IO[str]) -> dict[str, Any]:
+    began = time.monotonic()
     url = os.environ.pop(_URL, None)  # the app's own code reads EMS_URL, which the command has set
     from emsworker.loader import load_app
 
@@ -169,6 +191,9 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str]) -> dict[s
         app = load_app(path)
     except EmsError as error:
         return {"error": str(error)}
+    # If what follows takes too long, the command says so, instead of blaming the import.
+    loaded = {"handlers": len(app.registry.routes), "imported_s": time.monotonic() - began}
+    print(json.dumps(loaded), file=out, flush=True)
     module = sys.modules[path.partition(":")[0].partition(".")[0]]
     source = getattr(module, "__file__", None)
     folder = str(Path(source).resolve().parent) if source and hasattr(module, "__path__") else None
@@ -254,6 +279,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the command, which ends us
     unblock()
     with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as out:
-        json.dump(_describe(sys.argv[1], **json.loads(sys.argv[3])), out)
-        out.flush()
+        print(json.dumps(_describe(sys.argv[1], **json.loads(sys.argv[3]), out=out)), file=out, flush=True)
     os._exit(0)  # an app may have started threads
