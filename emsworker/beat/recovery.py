@@ -64,12 +64,14 @@ def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
     """
     outcome = Outcome.ORPHANED if lost.orphaned else Outcome.TIMEOUT
     named = lost.running is not None and lost.running > lost.claim.acked_to
-    charges = not lost.orphaned or (named and not _server_was_away(lost, up_s, lease_s))
+    # A message kills its own process, of whose death the supervisor tells at once. If the lease ran out instead, all of
+    # the worker is gone, mostly its machine; so often, one message may be the reason after all.
+    proven = named and (lost.over_s is None or lost.claim.isolation is Isolation.LAST)
+    charges = not lost.orphaned or (proven and not _server_was_away(lost, up_s, lease_s))
+    isolation = lost.claim.isolation if charges else lost.claim.isolation.raised
     if lost.claim.source is ClaimSource.RETRY:
-        return Verdict(outcome, charges, Isolation.ALONE)
-    return Verdict(
-        outcome, charges, lost.claim.isolation if charges else Isolation(min(lost.claim.isolation + 1, Isolation.ALONE))
-    )
+        isolation = max(isolation, Isolation.ALONE)
+    return Verdict(outcome, charges, isolation)
 
 
 def may_come_back(lost: Lost, up_s: float, lease_s: float) -> bool:

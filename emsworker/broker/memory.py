@@ -630,7 +630,7 @@ class MemoryChannel:
             return True
         key = kept.new.key if flush.claim.order is Order.KEY else None
         due_at = self._broker.now() + timedelta(seconds=failure.retry_in_s)
-        isolation = Isolation.ALONE if failure.suspect else Isolation.NONE
+        isolation = max(flush.claim.isolation, Isolation.ALONE) if failure.suspect else Isolation.NONE
         state.retries[place] = _Retry(failure.attempt, due_at, key, isolation=isolation)
         return False
 

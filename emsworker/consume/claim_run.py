@@ -153,6 +153,7 @@ class ClaimRun(Watch):
         self._done_retries: list[tuple[int, int, int]] = []
         self.progress_buffer = ProgressBuffer(self.lock)
         self._given_up = False
+        self.named = False  # it has its process to itself: what runs is recorded, and charged if the process dies
         self._written_to = claim.acked_to
         self._told_timeout_s = timeout_s
         self.written_at = ticks()
@@ -283,7 +284,7 @@ class ClaimRun(Watch):
             self.topic_id,
             self.acked_to if acked_to is None else acked_to,
             self._needed_s,
-            running=self.running if self.claim.isolation is Isolation.ALONE else None,
+            running=self.running if self.named else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.claim_run import ClaimRun, Ended, end_of
+from emsworker.consume.gate import IsolationGate
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
@@ -39,6 +40,7 @@ class Completer(Runnable):
         ladder_of: group id -> its ladder.
         on_hang: called with a reason if a handler's thread hangs past its limit.
         on_death: see :class:`Runnable`.
+        gate: the process's gate for poison isolation.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class Completer(Runnable):
         ladder_of: Callable[[int], Ladder],
         on_hang: Callable[[str], None],
         on_death: Callable[[str, BaseException], None],
+        gate: IsolationGate,
     ) -> None:
         super().__init__("ems-completer", on_death)
+        self._gate = gate
         self._database = database
         # A wait for the server would block the watchdog, and a handler's thread that wants to write its progress down:
         # if that thread's transaction holds rows that are waited for, no server would detect the deadlock.
@@ -86,6 +90,10 @@ class Completer(Runnable):
                 self._trouble.over("progress is written down")
 
     def _look_after(self, claim_run: ClaimRun, now: float) -> None:
+        if self._gate.overstays(claim_run, now):
+            claim_run.named = False
+            claim_run.write_down(self._channel)  # before others start: from then on it is not proven who kills
+            self._gate.open(claim_run)
         if claim_run.urgent or (claim_run.dirty and now - claim_run.written_at >= self._settings.ack_interval_s):
             claim_run.write_down(self._channel)
         if isinstance(claim_run, KeyedRun):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,43 +10,13 @@ from dataclasses import dataclass, field
 from emsworker.broker.channel import Channel
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.gate import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
 from emsworker.tasks.middleware import Hooks, Middleware, hooks
 from emsworker.tasks.task import Route
 
-_TURN_S = 1.0
 _MOST_LANES = 1024
-
-
-class IsolationGate:
-    """Poison isolation: suspect messages start one at a time in a process, so that a crash names only one of them.
-
-    The gate lets one message run alone for its first second: most poison crashes sooner, and others wait no longer.
-    """
-
-    def __init__(self) -> None:
-        self._changed = forks.Condition()
-        self._holder: object | None = None
-        self._until = 0.0
-
-    @contextlib.contextmanager
-    def enter(self) -> Iterator[None]:
-        """Wait for the gate, and hold it during the block."""
-        me = object()
-        with self._changed:
-            while self._holder is not None and (left_s := self._until - ticks()) > 0:
-                self._changed.wait(left_s)
-            self._holder, self._until = me, ticks() + _TURN_S
-        try:
-            yield
-        finally:
-            with self._changed:
-                if self._holder is me:
-                    self._holder = None
-                    self._changed.notify()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from emsworker.consume.attempts import AttemptLog, begin_running, end_running, o
 from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
+from emsworker.consume.gate import Entry
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
 from emsworker.consume.losses import LostRun, LostUnderHandler
 from emsworker.consume.watch import NO_LIMITS, Watch
@@ -35,7 +36,7 @@ from emsworker.core.errors import (
     text_of,
 )
 from emsworker.core.ladder import Decision, Done, Dropped
-from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Isolation, Message, Order, Outcome
+from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
@@ -71,7 +72,7 @@ class Executor:
 
     def begin(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> ClaimRun:
         """Return the run of a claim, in lanes if its messages run in order by key; see :class:`ClaimRun`."""
-        in_lanes = claim.order is Order.KEY and claim.isolation is not Isolation.ALONE and not self._one_by_one
+        in_lanes = claim.order is Order.KEY and not claim.isolation.alone and not self._one_by_one
         return (KeyedRun if in_lanes else ClaimRun)(claim, topic_id, timeout_s, thread_id, self._attempts)
 
     def run(self, claim_run: ClaimRun) -> bool:
@@ -81,8 +82,13 @@ class Executor:
             FenceLost: the claim has another owner.
             ConnectionLost: this thread's connection was lost.
         """
-        if isinstance(claim_run, KeyedRun):
-            return self._lanes.run(claim_run)
+        alone = claim_run.claim.isolation.alone
+        with contextlib.nullcontext() if alone else self._context.gate.shared():
+            if isinstance(claim_run, KeyedRun):
+                return self._lanes.run(claim_run)
+            return self._run_in_turn(claim_run)
+
+    def _run_in_turn(self, claim_run: ClaimRun) -> bool:
         before = begin_running(claim_run.running_fields)
         try:
             return self._run_all(claim_run)
@@ -90,10 +96,10 @@ class Executor:
             end_running(before)
 
     def _run_all(self, claim_run: ClaimRun) -> bool:
-        alone = claim_run.claim.isolation is Isolation.ALONE
+        alone = claim_run.claim.isolation.alone
         for handler, messages in self._calls(claim_run.claim):
-            if claim_run.held or not self._may_go_on():
-                return False
+            if claim_run.held or not self._may_go_on() or (self._context.gate.closed and not alone):
+                return False  # if a suspect waits for the process, the rest goes to other processes at once
             if claim_run.waits(messages[0]):
                 claim_run.block(messages[0])
                 continue
@@ -129,15 +135,25 @@ class Executor:
             return error
 
     def _run_alone(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:
-        """Run messages one by one, each alone in the gate: a crash must name only one message."""
+        """Run messages one by one, each alone in the process: a crash must name only one message."""
         for message in messages:
-            with self._context.gate.enter():
-                ran = self._may_go_on() and self._run(claim_run, [message], handler)
+            try:
+                ran = self._enter_gate(claim_run) and self._run(claim_run, [message], handler)
                 if claim_run.dirty:
                     claim_run.write_down(self._channel)  # or a crash in the next message would blame this one too
+            finally:
+                self._context.gate.leave(claim_run)
             if not ran:
                 return False
         return True
+
+    def _enter_gate(self, claim_run: ClaimRun) -> bool:
+        """Wait until the process is free, or for as long as its isolation lets others wait; return False on a stop."""
+        gate, room_s = self._context.gate, claim_run.claim.isolation.room_s
+        while (entry := gate.ask(claim_run, room_s)) is Entry.WAIT and self._may_go_on():
+            claim_run.write_down(self._channel)  # its deadline moves with it
+        claim_run.named = entry is Entry.ALONE
+        return self._may_go_on()
 
     def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:
         """Run messages; return False if the claim was lost or given back before them."""
@@ -161,7 +177,7 @@ class Executor:
         began, server = ticks(), None
         if not self._start(claim_run, messages, options, began):
             return False
-        if options.transactional and claim_run.claim.isolation is Isolation.ALONE:
+        if options.transactional and claim_run.claim.isolation.alone:
             server = self._channel.server_run()
         try:
             if self._hooks.around:
@@ -192,7 +208,7 @@ class Executor:
         """Note that messages run from now on; return False if the claim was lost or given back before them."""
         if not claim_run.start(messages, limits, now):
             return False
-        if claim_run.claim.isolation is Isolation.ALONE:
+        if claim_run.named:
             claim_run.write_down(self._channel)  # before it runs: it may kill this process
         return True
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
 from emsworker.core.errors import FenceLost, NotInHand, RunEnded, TimeLimitExceeded
-from emsworker.core.model import Isolation, Message
+from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 
@@ -135,14 +135,14 @@ class InHand:
         """
         messages: list[Message] = []
         with self.lock:
-            alone = [pulled for pulled in self._claims if pulled.claim.isolation is Isolation.ALONE]
+            alone = [pulled for pulled in self._claims if pulled.claim.isolation.alone]
             since = max((run.began for pulled in alone for run in pulled.held.values()), default=-math.inf)
             is_closed = ticks() < since + _ALONE_S
             n = min(n, most - self._delivered())
             if n < 1:
                 return [], None
             for pulled in self._claims:
-                if pulled.claim.isolation is Isolation.ALONE:
+                if pulled.claim.isolation.alone:
                     if not messages and not is_closed and (suspect := pulled.take()) is not None:
                         return [suspect], pulled
                     continue

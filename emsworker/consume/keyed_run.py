@@ -254,7 +254,7 @@ class Lanes:
         self._pool = context.pool
         self._resolve = resolve
         self._attempt = attempt
-        self._may_go_on = context.may_go_on
+        self._may_go_on, self._gate = context.may_go_on, context.gate
         self._each_s = _WORTH_A_THREAD_S
 
     def run(self, keyed_run: KeyedRun) -> bool:
@@ -299,7 +299,7 @@ class Lanes:
         before = begin_running(lambda: keyed_run.attempts.fields_of(lane.running_messages))
         try:
             for message in lane.queue:
-                if not self._may_go_on():
+                if not self._may_go_on() or self._gate.closed:
                     break
                 handler = self._resolve(message)
                 entry = keyed_run.enter(lane, message, self._limits_of(handler, keyed_run))

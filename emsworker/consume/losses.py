@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import ConnectionLostInHandler
-from emsworker.core.model import Claim, Isolation, Message
+from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.schema import ServerRun
@@ -45,7 +45,7 @@ class LostRun:
     @property
     def alone(self) -> bool:
         """True if the message runs alone, because earlier runs of it were lost."""
-        return self.claim.isolation is Isolation.ALONE
+        return self.claim.isolation.alone
 
 
 class LostUnderHandler(ConnectionLost):

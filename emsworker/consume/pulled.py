@@ -20,7 +20,7 @@ from emsworker.broker.channel import Channel
 from emsworker.consume.claim_run import Ended, ProgressBuffer
 from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
+from emsworker.core.model import Claim, ClaimSource, Failure, Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import Mutex
@@ -172,7 +172,7 @@ class PulledClaim:
     @property
     def has_ready(self) -> bool:
         """True if any of its messages could be delivered now, in any order."""
-        is_free = self.claim.order is Order.NONE and self.claim.isolation is not Isolation.ALONE
+        is_free = self.claim.order is Order.NONE and not self.claim.isolation.alone
         return is_free and self._next_message() is not None
 
     # -- delivery ------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class PulledClaim:
 
     def announce(self) -> ClaimWrite | None:
         """Return the write that names a suspect message before it is delivered, so that a crash charges only it."""
-        if self.claim.isolation is not Isolation.ALONE or self.write is not None:
+        if not self.claim.isolation.alone or self.write is not None:
             return None
         self._running = min(self.held, default=None)
         self._begin(ClaimWrite(self._flush()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -88,11 +89,33 @@ class ClaimState(StrEnum):
 
 
 class Isolation(IntEnum):
-    """Poison isolation of a claim: each crash narrows it down, and only ``ALONE`` charges a crash to a message."""
+    """Poison isolation of a claim: each death of its process raises it by one, unless the message was charged for it.
+
+    From ``ALONE`` on a message has its process to itself for :attr:`room_s`, and is recorded meanwhile; a process that
+    dies then has died of it. Each further level is for a message that had company when its process died.
+    """
 
     NONE = 0
-    FEW = 1  # a few dozen messages per claim, after a first crash
-    ALONE = 2  # one message per claim, recorded before it starts, no two at once in a process
+    FEW = 1  # a few dozen messages per claim
+    ALONE = 2  # one message per claim
+    LONGER = 3
+    LONG = 4
+    LAST = 5
+
+    @property
+    def alone(self) -> bool:
+        """True if a message has its process to itself."""
+        return self >= Isolation.ALONE
+
+    @property
+    def room_s(self) -> float:
+        """Seconds for which other messages of the process wait before it starts, and again while it runs."""
+        return math.inf if self is Isolation.LAST else 8.0 ** (self - Isolation.ALONE)
+
+    @property
+    def raised(self) -> Isolation:
+        """The isolation after another death."""
+        return Isolation(min(self + 1, Isolation.LAST))
 
 
 class ClaimSource(StrEnum):

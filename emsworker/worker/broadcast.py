@@ -21,6 +21,7 @@ from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
+from emsworker.consume.gate import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
@@ -45,6 +46,7 @@ Ends = dict[tuple[int, int], ReadableExtent]
 
 _IDLE_S = 5.0
 _AWAY_S = 0.5
+_CLOSED_S = 0.2
 _LOOK_S = 0.2
 _MOST_DEATHS = 3
 
@@ -104,6 +106,7 @@ class BroadcastReader(Runnable):
         place: identifies this process among the app's, as ``WORKER/NUMBER``; it makes a stable name unique.
         on_hang: called with a reason if a handler hangs past its limit.
         on_death: see :class:`Runnable`.
+        gate: the process's gate for poison isolation.
         tally: counts what failed; log_done: log every message that is done.
     """
 
@@ -115,11 +118,13 @@ class BroadcastReader(Runnable):
         place: str,
         on_hang: Callable[[str], None],
         on_death: Callable[[str, BaseException], None],
+        gate: IsolationGate,
         tally: FailureTally | None = None,
         *,
         log_done: bool = False,
     ) -> None:
         super().__init__("ems-broadcast", on_death)
+        self._gate = gate
         self._tally = tally or FailureTally()
         self._log_done = log_done
         self._database = database
@@ -159,6 +164,7 @@ class BroadcastReader(Runnable):
                 no_results,
                 hooks,
                 self._may_go_on,
+                self._gate,
                 loop=loop,
                 tally=self._tally,
                 log_done=self._log_done,
@@ -249,6 +255,8 @@ class BroadcastReader(Runnable):
         went_on = False
         for listener in self._listeners:
             for partition in listener.behind(self._ends):
+                while not self.stopping.is_set() and not self._gate.wait_open(_CLOSED_S):
+                    pass
                 if self.stopping.is_set():
                     return False
                 if partition not in listener.places:  # added after we had begun: all of it is new

@@ -11,12 +11,13 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from emsworker.app import Ems
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.gate import IsolationGate
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
@@ -66,7 +67,7 @@ _UNSEEN_S = 5.0  # the completer enforces time limits; a busy machine delays it
 _AWAY_S = 5.0  # looks for work fail for longer than that
 _NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
-_DUE = 0  # among the numbers of signals
+_DUE, _DIED = 0, 255  # among the numbers of signals
 
 
 class Child:
@@ -78,6 +79,7 @@ class Child:
         self._stop_by: float | None = None
         self._exit_code = 0
         self._tally = FailureTally()
+        self._gate = IsolationGate()
         self._last_words: str | None = None
         self._stop_timeout_s = self._poll_max_s = 0.0
         self._consumers: list[Consumer] = []
@@ -148,7 +150,7 @@ class Child:
             topic_ids |= self._broadcasts.topic_ids if self._broadcasts is not None else set()
             wake, announce = context.poller.tell, context.poller.announce
             self._listener = Listener(
-                app.stream.redis_url, app.stream.stream_id, topic_ids, wake, self._on_death, announce
+                app.stream.redis_url, app.stream.stream_id, topic_ids, wake, self._on_side_death, announce
             )
             self._listener.start()
         for thread in [*self._sides, *self._workers]:
@@ -167,17 +169,19 @@ class Child:
             app.stream.decoder,
             app.middleware,
             assignments,
-            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(app.stream.url), self._on_death),
-            Poller(database, settings, topic_of, in_order, self._on_death, also),
+            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(app.stream.url), self._on_side_death),
+            Poller(database, settings, topic_of, in_order, self._on_side_death, also),
             Completer(
                 database,
                 settings,
                 lambda group_id: assignments[group_id].ladder(settings.jitter),
                 self._on_hang,
-                self._on_death,
+                self._on_side_death,
+                self._gate,
             ),
             _result_writer(app),
             self._make_recycler(settings),
+            gate=self._gate,
             loop=EventLoop(self._on_death),
             tally=self._tally,
             log_done=spec.log_done,
@@ -190,7 +194,7 @@ class Child:
             return []
         places = {group_id: (one.topic.name, one.group.name) for group_id, one in assignments.items()}
         database, pause_s = app.stream.database, _NOTICE_BEATS * app.settings.beat_s
-        return [DeadNotices(database, places, on_dead, app.stream.decoder, pause_s, self._on_death)]
+        return [DeadNotices(database, places, on_dead, app.stream.decoder, pause_s, self._on_side_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
@@ -219,6 +223,7 @@ class Child:
             place,
             self._on_hang,
             self._on_death,
+            self._gate,
             self._tally,
             log_done=self._spec.log_done,
         )
@@ -323,6 +328,8 @@ class Child:
                 self._stop_at_once("told to stop at once")
             elif number == _DUE:
                 self._take_no_more()  # there is no hurry: what runs has time limits of its own
+            elif number == _DIED:
+                self._die()
             else:
                 self._stop_gently()
 
@@ -344,6 +351,17 @@ class Child:
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
         self._context.completer.give_everything_back()
+        self._end_now()
+
+    def _die(self) -> None:
+        """End as a crash does: what ran may be the reason, so its claims are left to recovery and to isolation."""
+        log.error("a thread has died; what runs is left to recovery")
+        self._spec.tell(ENDING)
+        for thread in self._workers:
+            thread.stop()
+        self._end_now()
+
+    def _end_now(self) -> NoReturn:
         self._context.lease.abandon()
         self._stop_hooks.call()
         self._say_last_words()
@@ -366,7 +384,12 @@ class Child:
 
     def _on_death(self, name: str, error: BaseException) -> None:
         self._exit_code = FAILED
-        self._note_signal(signal.SIGQUIT, None)
+        self._note_signal(_DIED, None)
+
+    def _on_side_death(self, name: str, error: BaseException) -> None:
+        """End the process; no message is to blame if the server refuses what a thread without handlers asks for."""
+        self._exit_code = FAILED
+        self._note_signal(signal.SIGQUIT if isinstance(error, EmsError) else _DIED, None)
 
 
 def _result_writer(app: Ems) -> ResultWriter:

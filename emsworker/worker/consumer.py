@@ -12,9 +12,10 @@ from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.completer import Completer
-from emsworker.consume.context import IsolationGate, RunContext, RunHooks, lane_pool
+from emsworker.consume.context import RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
+from emsworker.consume.gate import IsolationGate
 from emsworker.consume.hints import Hint
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
@@ -46,6 +47,7 @@ _LEASE_WAIT_S = 0.1
 _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
+_CLOSED_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,13 @@ class Consumer(Runnable):
             self._write_before()
             self._limiter.leave()
             poller.wait_for_hint(_IDLE_S)
+            return
+        if self._process.gate.closed:
+            if hint.exclusive:
+                poller.again(hint)
+            self._write_before()
+            self._limiter.leave()
+            self._process.gate.wait_open(_CLOSED_S)
             return
         wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
         with self._process.recycler.allow(wanted) as allowance:

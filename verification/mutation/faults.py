@@ -293,7 +293,7 @@ FAULTS: dict[str, Fault] = {
     "suspect among others": Fault(
         "a message that has killed a process runs beside others",
         f"{_STORE}test_recovery.py::test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges",
-        _sql("progress", "mark_suspects", "SET isolation = 2", "SET isolation = 0"),
+        _sql("progress", "mark_suspects", "SET isolation = GREATEST(isolation, %(isolation)s)", "SET isolation = 0"),
     ),
     "recovered without a lock": Fault(
         "two beats recover one claim",

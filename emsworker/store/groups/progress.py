@@ -240,7 +240,8 @@ def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence
     packet.insert_many(_SQL.upsert_retries, row, rows, _SQL.upsert_retries_end)
     suspects = [f.offset for f in failures if f.suspect]
     if suspects:
-        packet.add(_SQL.mark_suspects, where | {"offsets": suspects})
+        isolation = int(max(claim.isolation, Isolation.ALONE))
+        packet.add(_SQL.mark_suspects, where | {"offsets": suspects, "isolation": isolation})
 
 
 # -- giving back -------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last
 
 -- name: mark_suspects
 -- These messages ended their process or their connection: from now on each runs alone.
-UPDATE ems_retry SET isolation = 2 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
+UPDATE ems_retry SET isolation = GREATEST(isolation, %(isolation)s) WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: insert_attempts
 INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES

@@ -1,0 +1,59 @@
+"""An app whose poison messages end their process in ways that no handler reports, beside innocent ones elsewhere."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from emsworker import Ems, Message
+from tests.process.record import note
+
+app = Ems("poison", jitter=0.0)
+
+
+async def _exit() -> None:
+    sys.exit(3)
+
+
+_IN_LOOP: dict[str, Callable[[asyncio.AbstractEventLoop], object]] = {
+    "task_exits": lambda loop: loop.create_task(_exit()),
+    "callback_exits": lambda loop: loop.call_soon(sys.exit),
+    "loop_stops": lambda loop: loop.stop(),
+}
+_IN_THREAD: dict[str, Callable[[], object]] = {
+    "exit": lambda: os._exit(1),
+    "close_files": lambda: os.closerange(3, 4096),
+}
+
+
+@app.subscribe("loops", "loops", max_attempts=2, ladder="100ms")
+async def loops(message: Message) -> None:
+    note("start", n=message.body["n"])
+    if (deed := message.body.get("do")) is not None:
+        _IN_LOOP[deed](asyncio.get_running_loop())
+        await asyncio.sleep(60)
+    note("end", n=message.body["n"])
+
+
+@app.subscribe("threads", "threads", max_attempts=2, ladder="100ms")
+def threads(message: Message) -> None:
+    note("start", n=message.body["n"])
+    if (deed := message.body.get("do")) is not None:
+        _IN_THREAD[deed]()
+        time.sleep(message.body.get("s", 0))
+    note("end", n=message.body["n"])
+
+
+@app.subscribe("innocent", "innocent", max_attempts=1)
+def innocent(message: Message) -> None:
+    note("start", n=message.body["n"])
+    time.sleep(message.body["s"])
+    note("end", n=message.body["n"])
+
+
+@app.subscribe("innocent_loops", "innocent_loops", max_attempts=1)
+async def innocent_loop(message: Message) -> None:
+    note("start", n=message.body["n"])
+    await asyncio.sleep(message.body["s"])
+    note("end", n=message.body["n"])
