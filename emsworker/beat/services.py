@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emsworker.beat.alarms import WatchAlarms
+from emsworker.beat.clock import correct_times
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
     sweep_celery,
@@ -47,6 +48,7 @@ def leader_services(server: str = MAIN) -> tuple[Service, ...]:
     """
     return (
         recover_claims,
+        correct_times,
         sweep_clients,
         fire_schedules,
         Relay(),

@@ -53,6 +53,8 @@ def test_permits_are_saved_up_for_a_moment_only_and_given_back(stream: Stream) -
     assert ask(stream.session, group.id, client_id, 5, refund=1).granted == 1
     stream.rows("UPDATE ems_limit SET filled_at = filled_at + INTERVAL 1 DAY")  # another server has taken over
     assert ask(stream.session, group.id, client_id, 5, refund=-1).granted == 0
+    stream.rows("UPDATE ems_limit SET filled_at = filled_at - INTERVAL 1 DAY")
+    assert ask(stream.session, group.id, client_id, 5).granted == 1, "it fills again from now on, not in a day"
     limits.set_limit(stream.session, group.id, Limit())
     assert ask(stream.session, group.id, client_id, 500).granted == 500, "no limit any more"
 

@@ -61,7 +61,7 @@ def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream:
     alone = claims.take_waiting(stream.session, stream.claimant(topic, group, third))
     assert (alone.isolation, offsets(alone)) == (Isolation.ALONE, [4])
     progress.flush(stream.session, flush_of(alone, topic, 3, running=4))
-    stream.expire(third)
+    clients.deregister(stream.session, [third])  # as the supervisor does that sees it die
     assert [one.charged for one in stream.recover()] == [4]
     assert stream.retries(group) == [(4, 1, False, 2)]
     assert stream.rows("SELECT `offset`, attempt, outcome, client_id FROM ems_attempt") == [(4, 1, "orphaned", third)]
@@ -162,7 +162,7 @@ def test_f_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream
     )
     assert claim and claim.isolation is Isolation.ALONE
     progress.flush(stream.session, flush_of(claim, topic, 0, running=1, finished=False))
-    stream.expire(me)
+    clients.deregister(stream.session, [me])
     assert [one.charged for one in stream.recover()] == [1]
     assert _retries_due_in(stream) == [(1, 2, 5)]
 
@@ -209,7 +209,7 @@ def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     assert (alone.isolation, len(alone.messages)) == (Isolation.ALONE, 1), "a retry under suspicion is taken alone"
     suspect = alone.messages[0].offset
     progress.flush(stream.session, flush_of(alone, topic, suspect - 1, running=suspect, finished=False))
-    stream.expire(second)
+    clients.deregister(stream.session, [second])
     assert [one.charged for one in stream.recover()] == [suspect]
     assert [row[:2] for row in stream.retries(group) if row[0] == suspect] == [(suspect, 2)]
     third = claims.take_retries(stream.session, stream.claimant(topic, group, stream.client()))
@@ -315,3 +315,19 @@ def test_damaged_headers_keep_no_message_from_becoming_a_dead_letter(stream: Str
     found = dict(stream.rows("SELECT `offset`, task FROM ems_dead"))
     assert len(found) == len(_HOSTILE)
     assert found[11] == "ünï" and found[10] == "x" * 190 and found[2] == found[4] == ""
+
+
+def test_a_worker_that_is_gone_with_its_machine_charges_nobody_for_a_while(stream: Stream) -> None:
+    topic, group, me = filled(stream, 1)
+    assert stream.take(topic, group, me)
+    charged = []
+    for _ in range(7):
+        stream.expire(me)
+        charged += [one.charged for one in stream.recover()]
+        me = stream.client()
+        claim = claims.take_waiting(stream.session, stream.claimant(topic, group, me))
+        if not claim:
+            break
+        progress.flush(stream.session, flush_of(claim, topic, 0, running=1 if claim.isolation.alone else None))
+    assert charged == [None] * 5 + [1], "five deaths prove nothing; the sixth ends it"
+    assert stream.retries(group) == [(1, 1, False, int(Isolation.LAST))]

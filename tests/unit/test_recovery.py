@@ -27,9 +27,12 @@ def lost(isolation: Isolation = Isolation.NONE, source: ClaimSource = ClaimSourc
     [
         (lost(), Verdict(Outcome.ORPHANED, False, Isolation.FEW)),
         (lost(Isolation.FEW), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
-        (lost(Isolation.ALONE), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
+        (lost(Isolation.ALONE), Verdict(Outcome.ORPHANED, False, Isolation.LONGER)),
         (lost(Isolation.ALONE, running=5), Verdict(Outcome.ORPHANED, True, Isolation.ALONE)),
-        (lost(Isolation.ALONE, running=4), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
+        (lost(Isolation.ALONE, running=4), Verdict(Outcome.ORPHANED, False, Isolation.LONGER)),
+        (lost(Isolation.ALONE, running=5, over_s=3.0), Verdict(Outcome.ORPHANED, False, Isolation.LONGER)),
+        (lost(Isolation.LAST, running=5, over_s=3.0), Verdict(Outcome.ORPHANED, True, Isolation.LAST)),
+        (lost(Isolation.LAST), Verdict(Outcome.ORPHANED, False, Isolation.LAST)),
         (lost(source=ClaimSource.RETRY), Verdict(Outcome.ORPHANED, False, Isolation.ALONE)),
         (lost(orphaned=False), Verdict(Outcome.TIMEOUT, True, Isolation.NONE)),
         (lost(Isolation.FEW, orphaned=False), Verdict(Outcome.TIMEOUT, True, Isolation.FEW)),
@@ -51,7 +54,7 @@ def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) 
 def test_nobody_is_charged_whose_lease_ran_out_with_the_server_away(
     over_s: float | None, up_s: float, charges: bool
 ) -> None:
-    assert judge(lost(Isolation.ALONE, running=5, over_s=over_s), up_s, lease_s=15).charges is charges
+    assert judge(lost(Isolation.LAST, running=5, over_s=over_s), up_s, lease_s=15).charges is charges
 
 
 @pytest.mark.parametrize(

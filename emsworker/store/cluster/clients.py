@@ -81,6 +81,11 @@ def revive(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
     return session.transaction(work)
 
 
+def shorten(session: Session) -> int:
+    """End leases in time that were renewed while the server's clock was ahead; return their number."""
+    return session.change(_SQL.shorten_clients)
+
+
 def delete_process(session: Session, process_id: str) -> int:
     """Delete the clients of a process that is dead or about to die, so that recovery finds their claims at once."""
     return session.change(_SQL.delete_process, {"process_id": process_id})

@@ -14,6 +14,12 @@ WHERE client_id IN %(client_ids)s AND expires_at > NOW(6)
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
 WHERE client_id IN %(client_ids)s
 
+-- name: shorten_clients
+-- Leases that were renewed while the server's clock was ahead: one that lives renews its lease again in time. The lease
+-- is computed first, since it is made of both times.
+UPDATE ems_client SET expires_at = NOW(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, renewed_at, expires_at) MICROSECOND,
+  renewed_at = NOW(6) WHERE renewed_at > NOW(6) + INTERVAL 1 MINUTE
+
 -- name: delete_process
 -- Its parent saw it die, so there is no need to wait until its leases expire. A claim without a client is an orphan.
 DELETE FROM ems_client WHERE process_id = %(process_id)s
@@ -42,8 +48,10 @@ SELECT client_id, process_id, name, started_at, renewed_at, expires_at, expires_
 SELECT DISTINCT name, process_id, servers FROM ems_client WHERE expires_at > NOW(6) ORDER BY name, process_id
 
 -- name: try_to_lead
+-- A lease that ends later than any can was taken while the clock was ahead.
 UPDATE ems_leader SET holder = %(holder)s, expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
-WHERE service = %(service)s AND (holder = %(holder)s OR expires_at < NOW(6))
+WHERE service = %(service)s AND (holder = %(holder)s OR expires_at < NOW(6)
+  OR expires_at > NOW(6) + INTERVAL %(lease_s)s SECOND + INTERVAL 1 MINUTE)
 
 -- name: add_leader
 INSERT IGNORE INTO ems_leader (service, holder, expires_at) VALUES (%(service)s, %(holder)s, NOW(6) + INTERVAL %(lease_s)s SECOND)

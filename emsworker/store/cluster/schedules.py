@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from emsworker.core.codec import decode_headers, encode_headers
@@ -102,6 +103,26 @@ def delete(session: Session, name: str) -> bool:
 def find_next(session: Session) -> list[tuple[str, float]]:
     """List schedules and the seconds until their next slot (negative if it is late), the earliest first."""
     return [(name, float(seconds)) for name, seconds in session.rows(_SQL.find_next)]
+
+
+def move_back(session: Session) -> list[str]:
+    """Compute next slots again that are further away than a period, because the server's clock was ahead.
+
+    A slot that was fired then is not fired twice: its uid is the same.
+
+    Returns:
+        the names of those schedules.
+    """
+    moved = []
+    for name, spec, timezone, next_at, now in session.rows(_SQL.list_future):
+        try:
+            first, second = islice(parse_timetable(spec, timezone).after(utc(now)), 2)
+        except ValueError:
+            continue  # one that cannot be read here, or that ends
+        args = {"name": name, "was": next_at, "next_at": first.replace(tzinfo=None)}
+        if utc(next_at) > second and session.change(_SQL.move_back, args):
+            moved.append(name)
+    return moved
 
 
 def fire(session: Session, name: str, grace_s: float) -> int:

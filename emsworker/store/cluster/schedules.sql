@@ -24,6 +24,12 @@ ON DUPLICATE KEY UPDATE next_at = LEAST(next_at, VALUES(next_at))
 SELECT s.name, TIMESTAMPDIFF(MICROSECOND, NOW(6), s.next_at) / 1000000 FROM ems_schedule s
 JOIN ems_topic t ON t.name = s.topic ORDER BY s.next_at LIMIT 1000
 
+-- name: list_future
+SELECT name, spec, timezone, next_at, NOW(6) FROM ems_schedule WHERE next_at > NOW(6) + INTERVAL 1 MINUTE
+
+-- name: move_back
+UPDATE ems_schedule SET next_at = %(next_at)s WHERE name = %(name)s AND next_at = %(was)s
+
 -- name: lock_due
 -- Of two concurrent beats one locks the row; the other finds it locked or moved on.
 SELECT spec, timezone, catch_up, topic, `key`, headers, body, next_at, NOW(6) FROM ems_schedule

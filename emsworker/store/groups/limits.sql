@@ -7,10 +7,11 @@ SET @ems_per_s = NULL, @ems_most = NULL, @ems_tokens = NULL, @ems_others = 0
 SELECT per_s, max_running INTO @ems_per_s, @ems_most FROM ems_limit WHERE group_id = %(group_id)s FOR UPDATE
 
 -- name: refill
--- By the server's clock. The time of this statement may be earlier than that of a statement for which it waited.
+-- By the server's clock. The time of this statement may be earlier than that of a statement for which it waited; a time
+-- that is later by more than a minute was written while the clock was ahead.
 UPDATE ems_limit SET
   tokens = LEAST(capacity, tokens + %(refund)s + per_s * GREATEST(0, TIMESTAMPDIFF(MICROSECOND, filled_at, NOW(6))) / 1000000),
-  filled_at = GREATEST(filled_at, NOW(6))
+  filled_at = IF(filled_at > NOW(6) + INTERVAL 1 MINUTE, NOW(6), GREATEST(filled_at, NOW(6)))
 WHERE group_id = %(group_id)s AND per_s IS NOT NULL
 
 -- name: read_tokens
