@@ -8,8 +8,9 @@ The model runs a claim's messages one after another, so groups whose keys run be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from verification.model import keeping, running, taking
 from verification.model.properties import Label, broken
@@ -46,14 +47,14 @@ class Tables:
         elif change.table == "ems_retry":
             self.retries.pop(change.row["offset"], None)
             if now:
-                self.retries[now["offset"]] = (now["attempt"], now["claim_id"] is not None, now["isolation"])
+                self.retries[now["offset"]] = (now["attempt"], now["claim_id"] is not None, _level(now))
         elif change.table == "ems_claim":
             if was:
                 self.claims.pop(was["claim_id"], None)
             if now and now["state"] != "done":
                 of_retries = now["source"] == "retry"
                 acked_to = now["lo"] - 1 if of_retries else now["acked_to"]
-                place = (now["lo"], now["hi"], acked_to, now["client_id"], of_retries, now["isolation"])
+                place = (now["lo"], now["hi"], acked_to, now["client_id"], of_retries, _level(now))
                 self.claims[now["claim_id"]] = place
 
 
@@ -254,6 +255,10 @@ class Follower:
         claim = next((one for one in self.state.claims if one.owner == k and one.lo == lost["lo"]), None)
         if claim is None:
             raise Refused(f"{lost['client_id']} has no claim from {lost['lo']} on")
+        if claim.running and not any(map(_is_charge, changes)):
+            nameless = claim._replace(running=0)
+            self._step(("unname", k), self.state.with_claim(claim, nameless))
+            claim = nameless
         charged = keeping.suspect(self.cfg, self.state, claim)
         self._step(("recover", claim.lo, k, charged), keeping.recover(self.cfg, self.state, claim))
 
@@ -282,6 +287,11 @@ class Follower:
                 raise Refused(f"{what}: {found}, not {expected}")
 
 
+def _level(row: Mapping[str, Any]) -> int:
+    """The isolation of a row; to the model all levels from ALONE on are one."""
+    return min(int(row["isolation"]), running.ALONE)
+
+
 def _place(names: dict[int, str]) -> object:
     def place(claim: Claim) -> tuple[object, ...]:
         return claim.lo, claim.hi, claim.acked_to, names.get(claim.owner), claim.of_retries, claim.isolation
@@ -292,6 +302,11 @@ def _place(names: dict[int, str]) -> object:
 def _adoptable(allowed: list[Label], label: Label) -> bool:
     """The claim may be adopted, whole or in part."""
     return any(one[:3] == label[:3] for one in allowed)
+
+
+def _is_charge(change: Change) -> bool:
+    """A retry that was moved up its ladder, or a dead letter."""
+    return change.table == "ems_dead" or (change.table == "ems_retry" and _is_failure(change))
 
 
 def _is_failure(change: Change) -> bool:

@@ -41,6 +41,12 @@ def begin(cfg: Config, s: State, k: int) -> State | None:
     return s.with_client(k, client._replace(hold=hold._replace(running=True), last=item))
 
 
+def unname(cfg: Config, s: State, k: int) -> State | None:
+    """Others start beside the message that was written down, or nothing proves it: its owner's death charges nobody."""
+    claim = own(cfg, s, k) if s.clients[k].hold is not None else None
+    return s.with_claim(claim, claim._replace(running=0)) if claim is not None and claim.running else None
+
+
 def end(cfg: Config, s: State, k: int, failed: bool) -> State | None:
     """The running message ends."""
     hold = s.clients[k].hold
@@ -229,6 +235,7 @@ def choices(cfg: Config, s: State, k: int) -> Iterator[Step]:
         begun = begin(cfg, s, k)
     found = [
         (("begin", k, hold.items[hold.place] if hold.place < len(hold.items) else 0), begun),
+        (("unname", k), unname(cfg, s, k)),
         (("skip_blocked", k), skip_blocked(cfg, s, k)),
         (("end", k, "ok"), end(cfg, s, k, False)),
         (("end", k, "failed"), end(cfg, s, k, True)),

@@ -74,6 +74,7 @@ ACTIONS = {
         "adopt",
         "take_retries",
         "begin",
+        "unname",
         "end",
         "skip_blocked",
         "flush",

@@ -192,7 +192,7 @@ class RunningMachine(RuleBasedStateMachine):
         claim = self.held[who]
         over = over if claim.source is ClaimSource.RETRY else []
         running = (
-            next((m.offset for m in claim.messages if m.offset > done), None) if claim.isolation == ALONE else None
+            next((m.offset for m in claim.messages if m.offset > done), None) if claim.isolation >= ALONE else None
         )
         more = {"failures": failures, "done_offsets": over, "blocked": blocked, "finished": finished}
         return Flush(claim, self.topic.id, done, TIMEOUT_S, None if finished else running, **more)

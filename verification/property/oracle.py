@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from emsworker.core.model import Claim, ClaimSource, Order
 from emsworker.store.groups.progress import Flush
 
-ALONE = 2
+ALONE, LAST = 2, 5
 
 
 @dataclass
@@ -261,31 +261,33 @@ class Oracle:
             if not orphaned and not claim.hung:
                 continue
             del self.live[claim_id]
-            blamed = not orphaned or (claim.running is not None and claim.running > claim.acked_to)
+            named = claim.running is not None and claim.running > claim.acked_to
+            blamed = not orphaned or (named and (claim.client in self.gone or claim.isolation == LAST))
             if claim.of_retries:
-                self._recover_retries(claim_id, blamed, orphaned)
+                self._recover_retries(claim_id, claim, blamed, orphaned)
             else:
                 self._recover_range(claim, blamed, orphaned)
 
     def _recover_range(self, claim: Live, blamed: bool, orphaned: bool) -> None:
-        lo, isolation = claim.acked_to + 1, claim.isolation if blamed else min(claim.isolation + 1, ALONE)
+        lo, isolation = claim.acked_to + 1, claim.isolation if blamed else min(claim.isolation + 1, LAST)
         suspect = next((o for o in claim.left if self.rows.get(o) == "message"), None)
         if blamed and suspect is not None:
-            self._charge(suspect, 1, orphaned)
+            self._charge(suspect, 1, max(claim.isolation, ALONE) if orphaned else 0)
             lo = suspect + 1
         self._wait(lo, claim.hi, isolation)
 
-    def _recover_retries(self, claim_id: int, blamed: bool, orphaned: bool) -> None:
+    def _recover_retries(self, claim_id: int, claim: Live, blamed: bool, orphaned: bool) -> None:
         mine = sorted(o for o, row in self.retries.items() if row.claim_id == claim_id)
         if blamed and mine:
-            self._charge(mine[0], self.retries[mine[0]].attempt + 1, orphaned)
+            self._charge(mine[0], self.retries[mine[0]].attempt + 1, max(claim.isolation, ALONE) if orphaned else 0)
             mine = mine[1:]
+        isolation = max(claim.isolation if blamed else min(claim.isolation + 1, LAST), ALONE)
         for offset in mine:
-            self.retries[offset].claim_id, self.retries[offset].isolation = None, ALONE
+            self.retries[offset].claim_id, self.retries[offset].isolation = None, isolation
 
-    def _charge(self, offset: int, attempt: int, orphaned: bool) -> None:
+    def _charge(self, offset: int, attempt: int, isolation: int) -> None:
         if attempt < self.max_attempts:
-            self._fail(offset, attempt, 3600.0, ALONE if orphaned else 0)
+            self._fail(offset, attempt, 3600.0, isolation)
             return
         self.retries.pop(offset, None)
         if self.rows.get(offset) == "message":
