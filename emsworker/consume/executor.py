@@ -20,7 +20,7 @@ from emsworker.consume.attempts import AttemptLog, begin_running, end_running, o
 from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
-from emsworker.consume.gate import Entry
+from emsworker.consume.gate import Passage
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
 from emsworker.consume.losses import LostRun, LostUnderHandler
 from emsworker.consume.watch import NO_LIMITS, Watch
@@ -150,9 +150,9 @@ class Executor:
     def _enter_gate(self, claim_run: ClaimRun) -> bool:
         """Wait until the process is free, or for as long as its isolation lets others wait; return False on a stop."""
         gate, room_s = self._context.gate, claim_run.claim.isolation.room_s
-        while (entry := gate.ask(claim_run, room_s)) is Entry.WAIT and self._may_go_on():
+        while (passage := gate.ask(claim_run, room_s)) is Passage.WAIT and self._may_go_on():
             claim_run.write_down(self._channel)  # its deadline moves with it
-        claim_run.named = entry is Entry.ALONE
+        claim_run.named = passage is Passage.ALONE
         return self._may_go_on()
 
     def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:

@@ -19,7 +19,7 @@ from emsworker.core.process.clock import ticks
 _SLICE_S = 1.0
 
 
-class Entry(Enum):
+class Passage(Enum):
     """The answer to a suspect: it has the process to itself, runs beside others, or is to ask again."""
 
     ALONE = 0
@@ -62,7 +62,7 @@ class IsolationGate:
             self._waiting -= 1
             return not self.closed
 
-    def ask(self, suspect: object, room_s: float) -> Entry:
+    def ask(self, suspect: object, room_s: float) -> Passage:
         """Wait for the process, for at most a second.
 
         Args:
@@ -70,22 +70,22 @@ class IsolationGate:
             room_s: seconds after which it runs beside those that have not ended.
         """
         if self._holder is not suspect and not self.wait_open(_SLICE_S):
-            return Entry.WAIT
+            return Passage.WAIT
         with self._changed:
             if self._holder is None:
                 self._holder, self._room_s, self.closed = suspect, room_s, True
                 self._closed_at = ticks()
             elif self._holder is not suspect:
-                return Entry.WAIT
+                return Passage.WAIT
             left_s = self._closed_at + room_s - ticks()
             if self._changed.wait_for(lambda: not self._others, max(0.0, min(left_s, _SLICE_S))):
                 self._alone_since = ticks()
-                return Entry.ALONE
+                return Passage.ALONE
             if left_s > _SLICE_S:
-                return Entry.WAIT
+                return Passage.WAIT
             self._open()
             self._others.add(suspect)
-            return Entry.BESIDE
+            return Passage.BESIDE
 
     def overstays(self, suspect: object, now: float) -> bool:
         """Return whether a suspect has had the process to itself for long enough, and others wait."""
