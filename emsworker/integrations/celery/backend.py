@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +16,7 @@ from celery.canvas import maybe_signature
 from celery.exceptions import BackendStoreError, ChordError
 from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
+from celery.utils.time import get_exponential_backoff_interval
 from kombu.utils.encoding import bytes_to_str
 
 from emsworker.core.errors import ConfigError, MessageTooLarge, Problem, StoreUnavailable
@@ -177,7 +180,22 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             return
         encoded = self.encode_result(result, state)
         entry = self._result_entry(task_id, encoded, state, None, request)
-        self._ensure_retryable(self._return_part, request, state, encoded, entry)
+        self._insist(lambda: self._return_part(request, state, encoded, entry))
+
+    def _insist(self, work: Callable[[], None]) -> None:
+        """Repeat what fails, if `result_backend_always_retry` is on; not every Celery has a method for this."""
+        for tries in itertools.count(1):
+            try:
+                work()
+                return
+            except Exception as error:
+                if not (self.always_retry and self.exception_safe_to_retry(error)) or tries > self.max_retries:
+                    raise
+                log.warning("storing the end of a chord's part failed, and is repeated: %s", error)
+                pause_ms = get_exponential_backoff_interval(
+                    self.base_sleep_between_retries_ms, tries, self.max_sleep_between_retries_ms, True
+                )
+                time.sleep(pause_ms / 1000)
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
         """Count a part; the last one sends the body."""
@@ -212,7 +230,11 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             self.chord_error_from_stack(callback, error)
             return
         try:
-            self.app.amqp._retry_publish(callback.delay, values)
+            patient = getattr(self.app.amqp, "_retry_publish", None)  # since Celery 5.7
+            if patient is None:
+                callback.delay(values)
+            else:
+                patient(callback.delay, values)
         except Exception as error:
             if lost(error):
                 raise  # with the transaction, which is run again
@@ -247,7 +269,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
 
     @property
     def _chord_ttl_s(self) -> float | None:
-        return self.chord_expires or None
+        return getattr(self, "chord_expires", self.expires) or None  # of its own since Celery 5.7
 
     def __reduce__(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         return super().__reduce__(args, {**(kwargs or {}), "expires": self.expires, "url": self.url})
