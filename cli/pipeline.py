@@ -144,6 +144,7 @@ def _reading(read: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 
 def run_job(
     job: Job[Any],
+    /,  # a job may have an option of this name
     *,
     wanted: bool | None,
     master: str | None,
