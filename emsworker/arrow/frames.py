@@ -221,9 +221,7 @@ def _plan(
         pushed.take(one, options.dataset)
 
     def plan(part: ReadOptions, session: Session) -> list[Slice]:
-        found = [one for one in planning.plan(session, part) if pushed.wants(one)]
-        narrowed = [pushed.narrow(session, one) for one in found]
-        return [one for one in narrowed if one.offsets]
+        return [one for one in planning.plan(session, part, pushed.narrow) if one.offsets]
 
     slices = read_parts(options, plan)
     return PlannedRead(options, schema, slices, pushed.between, limit)

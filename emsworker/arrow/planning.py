@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,8 +139,13 @@ def _with_groups(session: Session, sources: list[Source], options: ReadOptions) 
 # -- from where to where -----------------------------------------------------------------------------------------------
 
 
-def plan(session: Session, options: ReadOptions) -> list[Slice]:
+def plan(
+    session: Session, options: ReadOptions, narrow: Callable[[Session, Slice], Slice] = lambda session, one: one
+) -> list[Slice]:
     """Plan the slices of a batch read, one for each source.
+
+    Args:
+        narrow: returns the wanted part of a slice. Only that is searched for holes, which reads all of its index.
 
     Raises:
         DataLoss: a range begins below the log start offset, and failOnDataLoss is on.
@@ -150,8 +155,8 @@ def plan(session: Session, options: ReadOptions) -> list[Slice]:
     for limit, name in ((options.starting, "startingOffsets"), (options.ending, "endingOffsets")):
         check_covered(limit, sources, name)
     if options.dataset == "messages":
-        return [_message_range(session, options, source) for source in sources]
-    return [_log_range(session, options, source) for source in sources]
+        return [_message_range(session, options, source, narrow) for source in sources]
+    return [narrow(session, _log_range(session, options, source)) for source in sources]
 
 
 def check_covered(limit: OffsetLimit, sources: list[Source], name: str) -> None:
@@ -172,14 +177,17 @@ def check_covered(limit: OffsetLimit, sources: list[Source], name: str) -> None:
             raise OutOfRange(f"{name} names {topic}/{number}, which is not read; leave it out, or subscribe to it")
 
 
-def _message_range(session: Session, options: ReadOptions, source: Source) -> Slice:
+def _message_range(
+    session: Session, options: ReadOptions, source: Source, narrow: Callable[[Session, Slice], Slice]
+) -> Slice:
     bounds = source.bounds
     lo = start_of(session, options, source)
     hi, exact = _end_of(session, options.ending, source)
     if hi > bounds.end:
         raise OutOfRange(f"endingOffsets = {hi} for {source.place}: it ends at {bounds.end}")
-    hi = max(lo, hi)
-    hole = scan.find_high_watermark(session, bounds, source.offsets(lo, hi))
+    wanted = narrow(session, source.slice(lo, hi))
+    lo, hi = wanted.offsets.start, wanted.offsets.end
+    hole = scan.find_high_watermark(session, bounds, wanted.offsets)
     if hole < hi and exact:
         raise OutOfRange(
             f"endingOffsets = {hi} for {source.place}: offset {hole} is not resolved yet, a producer may still fill "

@@ -97,13 +97,13 @@ class Pushed:
         """The times between which the filters accept messages, or ``None`` for any time."""
         return None if self._times == (0, _LAST_US) else self._times
 
-    def wants(self, one: Slice) -> bool:
+    def _wants(self, one: Slice) -> bool:
         """Return whether the filters accept any row of a slice."""
         return all(one.constants[name] in wanted for name, wanted in self._names.items())
 
     def narrow(self, session: Session, one: Slice) -> Slice:
-        """Return the part of a slice that can have accepted rows."""
-        offsets = one.offsets.part(*self._offsets)
+        """Return the part of a slice that can have accepted rows; it may be empty."""
+        offsets = one.offsets.part(*(self._offsets if self._wants(one) else (0, 0)))
         if self.between is not None and one.group is None and offsets:
             start = scan.find_time(session, offsets, max(0, self._times[0] - _SLACK_US))
             end = scan.find_time(session, offsets.part(start, offsets.end), self._times[1] + _SLACK_US)
@@ -128,6 +128,7 @@ def _both(first: tuple[int, int], second: tuple[int, int]) -> tuple[int, int]:
 
 
 def _microseconds(value: datetime) -> int:
-    """Return microseconds since 1970; a time without a zone is in that of this process."""
-    since = value.astimezone(UTC) - _EPOCH
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    """Return microseconds since 1970, at most to the end of the year 9999; without a zone it is in this process's."""
+    # In UTC a time may lie outside of the years 1 to 9999, which astimezone() refuses, and a difference does not.
+    since = (value if value.tzinfo is not None else value.astimezone()) - _EPOCH
+    return min((since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds, _LAST_US)

@@ -63,8 +63,7 @@ class EmsReader(DataSourceReader):
         return read_parts(self._options, self._tasks)
 
     def _tasks(self, options: ReadOptions, session: Session) -> list[InputPartition]:
-        plan = [one for one in planning.plan(session, options) if self._pushed.wants(one)]
-        slices = planning.split_by(session, options, [self._pushed.narrow(session, one) for one in plan])
+        slices = planning.split_by(session, options, planning.plan(session, options, self._pushed.narrow))
         if options.dataset == "messages" or options.min_partitions or options.max_records_per_partition:
             return [SlicePartition((one,)) for one in slices]
         packs: list[list[Slice]] = []

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -305,6 +305,48 @@ def test_pushed_filters_narrow_what_is_planned(stream: Stream, profile: None) ->
     assert list(reader.pushFilters(pushed)) == [other]
     (partition,) = reader.partitions()
     assert (partition.slices[0].offsets.start, partition.slices[0].offsets.end) == (25, 40)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value", "left"), [("EqualTo", "partition", 1, []), ("GreaterThan", "offset", 3, [4, 5])]
+)
+def test_only_what_filters_leave_is_searched_for_holes(
+    stream: Stream, profile: None, monkeypatch: pytest.MonkeyPatch, kind: str, column: str, value: int, left: list[int]
+) -> None:
+    from pyspark.sql import datasource
+    from pyspark.sql.types import StructType
+
+    from emsworker.arrow.options import read_options
+    from emsworker.core.offsets import OffsetRange
+    from emsworker.spark.batch import FilteringReader
+    from emsworker.store.stream import scan
+
+    searched: list[int] = []
+    find_hole = scan.find_hole
+
+    def spy(session: Any, offsets: OffsetRange) -> int:
+        searched.extend(range(offsets.start, offsets.end))
+        return find_hole(session, offsets)
+
+    monkeypatch.setattr(scan, "find_hole", spy)
+    topic = stream.topic("t", partitions=2)
+    for offset in range(1, 6):
+        insert(stream, topic.id, offset)
+    reader = FilteringReader(StructType([]), read_options({"subscribe": "t", "profile": "test"}, streaming=False))
+    assert list(reader.pushFilters([getattr(datasource, kind)((column,), value)])) == []
+    reader.partitions()
+    assert searched == left
+
+
+def test_times_at_both_ends_of_the_calendar_are_compared(stream: Stream, direct: Direct) -> None:
+    from pyspark.sql.datasource import GreaterThan, LessThan
+
+    insert(stream, stream.topic("t").id, 1)
+    west, east = timezone(timedelta(hours=-14)), timezone(timedelta(hours=14))
+    last, first = datetime(9999, 12, 31, 23, 59, 59, tzinfo=west), datetime(1, 1, 1, tzinfo=east)
+    for one, offsets in ((LessThan, [[1], []]), (GreaterThan, [[], [1]])):
+        found = [direct.offsets(filters=[one(("timestamp",), at)], pushFilters="true") for at in (last, first)]
+        assert found == offsets, one
 
 
 def test_errors_name_what_is_wrong(stream: Stream, direct: Direct) -> None:

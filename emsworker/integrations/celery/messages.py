@@ -144,6 +144,6 @@ def _seconds(milliseconds: Any) -> float | None:
 def _time(text: Any) -> datetime | None:
     try:
         when = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):  # outside of the years 1 to 9999 in UTC
         return None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

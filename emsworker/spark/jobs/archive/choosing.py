@@ -111,7 +111,7 @@ def choose(spark: Any, folder: Folder, manifests: list[Manifest], config: Chosen
 
 def _files(manifests: list[Manifest], config: Chosen) -> list[File]:
     """Return the files whose day is within the time range."""
-    since, until = (None if time is None else time.strftime("%Y-%m-%d") for time in (config.since, config.until))
+    since, until = (None if time is None else time.date().isoformat() for time in (config.since, config.until))
     return [file for manifest in manifests for file in in_days(manifest.files, since, until)]
 
 
