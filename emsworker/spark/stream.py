@@ -86,7 +86,7 @@ class _Part:
 
     def sources(self, session: Session) -> list[Source]:
         """Return the partitions to read: of topics that this server keeps, and of those that have moved away."""
-        if self._alone:
+        if self._alone and self._options.fail_on_data_loss:
             return planning.find_sources(session, self._options)
         chosen = self._options.subscription
         names = [topic.name for topic in list_topics(session) if _is_wanted(chosen, topic.name)]
@@ -241,6 +241,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._goal: dict[Place, int] | None = None
         self._waiting_since: float | None = None
+        self._gone: set[str] = set()
 
     @lazy
     def servers(self) -> dict[str, _Part]:
@@ -255,9 +256,11 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             StoreUnavailable: a server is away.
+            UnknownTopic: a topic is on none of them.
         """
         found = self._sources()
         every = [source for sources in found.values() for source in sources]
+        self._check_named(every, {})
         planning.check_covered(self._options.starting, every, "startingOffsets")
         begin: dict[Place, tuple[Source, int]] = {}
         for server, sources in found.items():
@@ -270,21 +273,27 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _journal(begin)
 
     def _sources(self) -> dict[_Part, list[Source]]:
-        """Return the partitions of every server of which the query would begin to read now.
+        """Return the partitions of every server of which the query would begin to read now."""
+        return {one: one.call(one.sources) for one in self.servers.values()}
+
+    def _check_named(self, sources: Sequence[Source], start: Journal) -> Journal:
+        """Return the places of topics that were deleted after the query has begun to read them, as Kafka's source.
 
         Raises:
-            UnknownTopic: a topic is on none of them.
+            UnknownTopic: another topic that is named is not there, or failOnDataLoss is on.
         """
-        found = {one: one.call(one.sources) for one in self.servers.values()}
-        self._check_named([source for sources in found.values() for source in sources])
-        return found
-
-    def _check_named(self, sources: Sequence[Source]) -> None:
-        chosen = self._options.subscription
+        chosen, gone = self._options.subscription, Journal()
         named = chosen.names if chosen.partitions is None else tuple(chosen.partitions)
         there = {source.topic.name for source in sources}
-        if chosen.pattern is None and (missing := [name for name in named if name not in there]):
-            raise UnknownTopic(f"there is no topic {missing[0]!r} to read; `ems topics list` shows what there is")
+        for name in [] if chosen.pattern is not None else [one for one in named if one not in there]:
+            places = {topic: at for topic, at in start.items() if topic.rpartition("/")[2] == name}
+            if not places or self._options.fail_on_data_loss:
+                raise UnknownTopic(f"there is no topic {name!r} to read; `ems topics list` shows what there is")
+            gone |= places
+        for topic in gone.keys() - self._gone:
+            log.warning("topic %s was deleted; the query goes on without it, after its offsets %s", topic, gone[topic])
+        self._gone = set(gone)
+        return gone
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of maxOffsetsPerTrigger."""
@@ -299,8 +308,9 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found, away = self._ask(self.servers, lambda one: one.call(partial(one.held, one.own(start), self._goal, most)))
+        gone = Journal()
         if not away:
-            self._check_named([source for sources, _ in found.values() for source in sources])
+            gone = self._check_named([source for sources, _ in found.values() for source in sources], start)
         places = [(one.place(source), source) for one, (sources, _) in found.items() for source in sources]
         slices = _first_the_old(
             [(source, part) for pairs in found.values() for source, part in zip(*pairs, strict=True)]
@@ -311,7 +321,8 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         ends = zip(places, _share(slices, most), strict=True)
         end = _journal({place: (source, offset) for (place, source), offset in ends})
-        return dict(sorted((end | {topic: at for one in away for topic, at in one.own(start).items()}).items()))
+        kept = gone | {topic: at for one in away for topic, at in one.own(start).items()}
+        return dict(sorted((end | kept).items()))
 
     def _ask(self, names: Mapping[str, _Part], ask: Callable[[_Part], T]) -> tuple[dict[_Part, T], list[_Part]]:
         """Return what servers answer, and which are away.

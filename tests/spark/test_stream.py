@@ -223,6 +223,36 @@ def test_what_is_lost_is_told(stream: Stream, profile: None) -> None:
     assert ends(reader_of(failOnDataLoss="false"), {"t": {"0": 2}}, everything) == {"t": {"0": 11}}
 
 
+def test_a_stream_goes_on_without_a_topic_that_was_deleted(
+    stream: Stream, profile: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from emsworker.core.errors import UnknownTopic
+    from emsworker.store import topics
+
+    fill(stream, count=10, partitions=1)
+    fill(stream, "u", 5, 1)
+    options = {"subscribe": "t,u", "failOnDataLoss": "false"}
+    lax, everything = reader_of(**options), ReadAllAvailable()
+    start = lax.latestOffset(lax.initialOffset(), everything)
+    old = topics.get_topic(stream.session, "u")
+    assert old is not None
+    topics.delete_topic(stream.session, old, force=True)
+    for reader in (lax, reader_of(**options)):  # the second one after a restart
+        caplog.clear()
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(start, everything)
+        assert reader.latestOffset(end, everything) == end
+        assert ends(reader, start, everything) == {"t": {"0": 11}, "u": {"0": 1}}
+        assert slices(reader, start, end) == [(1, 11)]
+        assert [one.getMessage().split(";")[0] for one in caplog.records] == ["topic u was deleted"]
+    with pytest.raises(UnknownTopic, match="there is no topic 'u'"):
+        reader_of(subscribe="t,u").latestOffset(start, everything)
+    with pytest.raises(UnknownTopic, match="there is no topic 'x'"):
+        reader_of(subscribe="t,x", failOnDataLoss="false").initialOffset()
+
+
 def test_streaming_options_are_checked(stream: Stream, profile: None) -> None:
     from emsworker.arrow.options import read_options
     from emsworker.core.errors import ConfigError
