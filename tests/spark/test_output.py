@@ -155,6 +155,11 @@ def test_a_table_on_a_terminal_is_aligned() -> None:
     ]
 
 
+def test_text_in_a_file_is_whole(tmp_path: Path) -> None:
+    (path,) = write(JobReport("R", [Table("t", "T", ("text",), [("x" * 500,)])]), "table", tmp_path / "r.txt", {})
+    assert "x" * 500 in path.read_text()
+
+
 def test_a_path_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--output = .*file/page\.html: cannot be written"):

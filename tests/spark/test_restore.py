@@ -109,6 +109,7 @@ def test_one_group_runs_archived_messages_again_and_no_other(stream: Stream, spa
     assert (done["again"], done["waiting"], done["kept"], done["conflicts"]) == (len(wanted), 0, 0, 0)
     again = replay(spark, tmp_path, group="g", offsets=(10, 120))
     assert again["again"] == 0, "the same job is done"
+    assert [(one["messages"], one["earlier"]) for one in (done, again)] == [(len(wanted), 0), (len(wanted),) * 2]
     twice = replay(spark, tmp_path, group="g", offsets=(10, 120), job="anew")
     assert (twice["again"], twice["waiting"]) == (0, len(wanted)), "what waits is not doubled"
 

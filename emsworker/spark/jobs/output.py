@@ -68,7 +68,7 @@ def as_json(report: JobReport, summary: Mapping[str, Any]) -> str:
 
 
 def as_text(report: JobReport) -> str:
-    """Format the tables as aligned text for a terminal."""
+    """Format the tables as aligned text; nothing is cut, since only a terminal has a width."""
     return "\n\n".join(_text(table) for table in report.tables)
 
 
@@ -76,7 +76,7 @@ def _text(table: Table) -> str:
     if not table.rows:
         return f"{table.title}\n  (nothing)"
     cells = [[column.replace("_", " ").upper() for column in table.columns]]
-    cells += [[_line(shown(value)) for value in row] for row in table.rows]
+    cells += [[shown(value).replace("\n", " | ") for value in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     right = [all(isinstance(v, int | float | None) for v in column) for column in zip(*table.rows, strict=True)]
     lines = [
@@ -86,12 +86,6 @@ def _text(table: Table) -> str:
         for line in cells
     ]
     return "\n".join([table.title, *lines])
-
-
-def _line(text: str) -> str:
-    """Make one line of at most 80 characters."""
-    text = text.replace("\n", " | ")
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _write_csv(table: Table, path: Path) -> None:

@@ -56,7 +56,9 @@ def run(spark: Any, config: ReplayOptions) -> JobResult:
     summary = {"topic": config.topic, "group": config.group, "job_id": name}
     if config.dry_run:
         return JobResult({**summary, "messages": chosen.count()})
-    return JobResult(summary | asdict(_replay(chosen, config, group, name)))
+    messages, done = _replay(chosen, config, group, name)
+    counts = asdict(done)
+    return JobResult({**summary, "messages": messages, "earlier": messages - sum(counts.values()), **counts})
 
 
 def _group(session: Session, config: ReplayOptions) -> Group:
@@ -74,8 +76,9 @@ def _group(session: Session, config: ReplayOptions) -> Group:
     return group
 
 
-def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutBack:
-    total = PutBack()
+def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> tuple[int, PutBack]:
+    """Return the number of chosen messages, and what this run of the job has done with its part of them."""
+    total, messages = PutBack(), 0
     labels = ("partition", "offset", "uid", "key", "tag", "rawHeaders", "value")
     columns = (*labels, "unix_micros(timestamp) AS us", "producer")
     with closing_session(open_stream(config.profile).stream.database) as database:
@@ -85,12 +88,13 @@ def _replay(chosen: Any, config: ReplayOptions, group: Group, name: str) -> PutB
         most = min(_BYTES, database.call(server_facts).max_allowed_packet - _SLACK)
         rows = chosen.selectExpr(*columns).toLocalIterator(prefetchPartitions=True)
         for step, (partition, batch) in enumerate(_batches(rows, most)):
+            messages += len(batch)
             if step >= done:
                 total += database.call(
                     partial(putback.put_back, group=group, partition=partition, rows=batch, job=name, step=step)
                 )
                 config.progress(f"{config.topic}/{partition}: up to offset {batch[-1].offset}, {total.again} put back")
-    return total
+    return messages, total
 
 
 def _batches(rows: Iterator[Any], most_bytes: int) -> Iterator[tuple[int, list[Row]]]:
