@@ -173,7 +173,7 @@ def test_without_a_stream_the_error_names_the_way_to_one(bare: Ems) -> None:
 
 
 def test_every_wrong_setting_is_a_line_of_its_own_without_passwords(bare: Ems) -> None:
-    done = bare("topics", "list", url="http://u:geheim@h/x", threads="0", no_such="1")
+    done = bare("topics", "list", url="http://u:geheim@h/x", threads="0", batch="many")
     assert done.code == 2
     assert len(done.errors) == 3 == len(done.err.splitlines())
     assert "geheim" not in done.err
