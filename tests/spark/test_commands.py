@@ -44,7 +44,7 @@ STARTS = (
     Start(2, ("restore", *_CHOSEN, "--to", "copy", "--keep-partitions", "--key", "k1", "--tag", "red", "--dry-run"), "dry run"),
     Start(2, ("restore", *_CHOSEN, "--to", "copy"), "messages      20"),
     Start(2, ("replay", *_CHOSEN, "--group", "g", "--key", "k1", "--tag", "red"), "conflicts"),
-    Start(2, ("quality", "--topic", "orders", "--folder", "archive", "--gap-age", "1h"), "CHECK"),
+    Start(2, ("quality", "--topic", "orders", "--folder", "archive", "--gap-age", "1h"), "by check"),
     Start(2, ("alerts", "--topic", "orders", "--group", "g", "--checkpoint", "seen", "--events", "events", "--once",
               "--lag", "5", "--consume-timeout", "1h", "--error-rate", "50%", "--within", "1h", "--least", "1",
               "--lasting", "1s", "--every", "1s", "--to-topic", "copy"), "rules"),
