@@ -11,7 +11,21 @@ from click.testing import CliRunner, Result
 from emsworker import Ems as App
 from emsworker.cli.main import ems as root
 
-NASTY = ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "0", "-1", str(10**30), "9" * 5000, "1e400", "nan", "x", "", "1.5", "-", "0x10"]
+NASTY = [
+    "9999-12-31T23:59:59-14:00",
+    "0001-01-01T00:00:00+14:00",
+    "0",
+    "-1",
+    str(10**30),
+    "9" * 5000,
+    "1e400",
+    "nan",
+    "x",
+    "",
+    "1.5",
+    "-",
+    "0x10",
+]
 # What else the command needs to be complete.
 ARGUMENTS = {
     "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
