@@ -565,10 +565,10 @@ def _refused_at_once(connection: kombu.Connection, kind: type[Exception], match:
 @pytest.mark.parametrize("command", [("worker", "-c", "1"), ("purge", "-f")])
 def test_a_command_is_refused_once_by_name(start: Callable[..., Project], command: tuple[str, ...]) -> None:
     project = start()
-    project.environ["EMS_LEASE"] = "3"
+    project.environ["EMS_LEASE_S"] = "soon"
     ran = project.celery(*command)
     said = ran.stdout + ran.stderr
-    assert ran.returncode == 1 and "EMS_LEASE" in said and "Trying again" not in said, said
+    assert ran.returncode == 1 and "EMS_LEASE_S" in said and "Trying again" not in said, said
 
 
 def test_a_message_that_is_requeued_too_often_tells_how_often(
