@@ -98,6 +98,7 @@ class Claiming:
         self._client_id, self._term = "", (-1, 0)
         self._was_busy = False
         self._doubtful: list[tuple[Claimant, float]] = []  # packets whose answers were lost
+        self._asked: Claimant | None = None  # from before its packet leaves until what it has taken is in hand
         self._look_at = 0.0
         self._rests_until = 0.0
 
@@ -108,7 +109,9 @@ class Claiming:
         self._term = generation, gaps
 
     def deregister(self) -> None:
-        """Delete the client; a claim that it still has is recovered by the beat."""
+        """Delete the client; a claim that it still has is recovered by the beat, unless it is known to be in doubt."""
+        self._look_at = 0.0
+        self._recall()
         self._lease.leave(self._client_id)
         self._limiter.leave()
         clients.deregister(self._session, [self._client_id])
@@ -141,7 +144,7 @@ class Claiming:
                 while (hint := self._poller.next_hint()) is not None:  # one that leads nowhere is forgotten
                     pulled = self._take(hint, min(size, room), min(n, room, self.prefetch), in_hand)
                     if pulled is not None:
-                        in_hand.add(pulled)
+                        self._keep(pulled, in_hand)
                         return True
                     if self._was_busy:
                         break
@@ -176,8 +179,11 @@ class Claiming:
             with self.mutex:
                 self._begin(in_hand)
 
-    def take_now(self, place: ReadGroup, in_hand: InHand) -> Message | None:
-        """Take one message of a group, also of one that the poller does not watch; ``None`` if there is none.
+    def take_now(self, place: ReadGroup, in_hand: InHand, taken: list[Message]) -> None:
+        """Take one message of a group, also of one that the poller does not watch, if there is one.
+
+        Args:
+            taken: a list for the message.
 
         Raises:
             Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
@@ -190,12 +196,19 @@ class Claiming:
                 pulled = self._follow(hint, 1, in_hand)
                 if pulled is not None:
                     with in_hand.lock:
-                        message = pulled.take()
-                    in_hand.add(pulled)
-                    return message
-        return None
+                        pulled.take(taken)
+                    self._keep(pulled, in_hand)
+                    return
+
+    def _keep(self, pulled: PulledClaim, in_hand: InHand) -> None:
+        in_hand.add(pulled)
+        self._asked = None
 
     def _begin(self, in_hand: InHand) -> None:
+        if (asked := self._asked) is not None:  # an exception from outside has ended the fetch of it
+            if asked.claim_id not in in_hand.tokens().values():
+                self._doubt(asked)
+            self._asked = None
         self._recall()
         term = self._lease.term
         if term[0] != self._term[0]:
@@ -238,16 +251,19 @@ class Claiming:
         claimant = Claimant(
             place.topic, place.group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
         )
-        before = self._take_settled(in_hand, hint)
+        settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
         began = ticks()
         try:
+            before = self._take_settled(settled, in_hand, hint)
+            self._asked = claimant
             claim = self._send(hint, claimant, before, in_hand)
         finally:
-            for pulled, _ in before:
-                pulled.sending.release()
+            for pulled in settled:
+                pulled.end_sending()
             self._rests_until = ticks() + _REST * (ticks() - began)
         self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
         if not isinstance(claim, Claim):
+            self._asked = None
             if not self._was_busy:
                 self._poller.forget(hint)
             return None
@@ -264,17 +280,19 @@ class Claiming:
     ) -> Claim | NothingClaimed:
         try:
             claim = self._take_from(hint, claimant, [write.flush for _, write in before])
+            in_hand.confirm(before)
         except FenceLost:  # one of them has another owner, and nothing was kept: the settler writes each by itself
             return NothingClaimed.BUSY
-        except TROUBLES as error:
-            if not isinstance(error, Conflict):  # a statement after the COMMIT may have been refused
-                self._doubtful.append((claimant, ticks() + _DOUBT_S))
+        except BaseException as error:  # also one from outside, after which nobody knows if the packet was committed
+            if isinstance(error, TROUBLES):
+                if not isinstance(error, Conflict):  # a statement after the COMMIT may have been refused
+                    self._doubt(claimant)
+                self._asked = None
             for _, write in before:
                 write.in_doubt = True
             if hint.exclusive:
                 self._poller.again(hint)
             raise
-        in_hand.confirm(before)
         return claim
 
     def _take_from(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | NothingClaimed:
@@ -285,12 +303,13 @@ class Claiming:
         wait = self._was_busy or self._poller.alone
         return self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
 
-    def _take_settled(self, in_hand: InHand, hint: Hint) -> list[tuple[PulledClaim, ClaimWrite]]:
-        """Return claims whose messages are all settled, with their last writes.
+    def _take_settled(
+        self, settled: list[PulledClaim], in_hand: InHand, hint: Hint
+    ) -> list[tuple[PulledClaim, ClaimWrite]]:
+        """Return some of the claims whose messages are all settled, with their last writes; the caller ends sending.
 
         Of an ordered group it is one, the hint's own if possible: its end locks more than its own row.
         """
-        settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
         ordered = [pulled for pulled in settled if pulled.claim.order is not Order.NONE]
         ordered.sort(key=lambda one: one.claim.partition != hint.partition)
         found: list[tuple[PulledClaim, ClaimWrite]] = []
@@ -304,7 +323,7 @@ class Claiming:
             if write is not None:
                 found.append((pulled, write))
             else:
-                pulled.sending.release()
+                pulled.end_sending()
         return found
 
     # -- after a claim -------------------------------------------------------------------------------------------------
@@ -333,6 +352,10 @@ class Claiming:
         finally:
             self.mutex.release()
 
+    def _doubt(self, claimant: Claimant) -> None:
+        self._doubtful.append((claimant, ticks() + _DOUBT_S))
+        self._look_at = 0.0
+
     def _recall(self) -> None:
         """Give back claims that were taken by packets whose answers were lost."""
         if not self._doubtful or ticks() < self._look_at:
@@ -340,9 +363,15 @@ class Claiming:
         left: Sequence[tuple[Claimant, float]] = [
             (claimant, until)
             for claimant, until in self._doubtful
-            if not self._channel.recall(claimant) and ticks() < until
+            if not self._is_recalled(claimant) and ticks() < until
         ]
         self._doubtful, self._look_at = list(left), ticks() + _LOOK_S
+
+    def _is_recalled(self, claimant: Claimant) -> bool:
+        try:
+            return self._channel.recall(claimant)
+        except FenceLost:  # the claim has another owner by now
+            return True
 
 
 def _hints_of(group_id: int, work: AvailableWork) -> list[Hint]:

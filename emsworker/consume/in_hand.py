@@ -125,30 +125,32 @@ class InHand:
         if has_ready:
             self.wait_for_room(0, delivered, seconds)
 
-    def deliver(self, n: int, most: int) -> tuple[list[Message], PulledClaim | None]:
+    def deliver(self, n: int, most: int, taken: list[Message]) -> PulledClaim | None:
         """Take at most ``n`` messages that may be delivered now, if fewer than ``most`` have been.
 
         A suspect message has a second for itself, unless it is settled sooner: a crash should name only one of them.
 
+        Args:
+            taken: an empty list for the messages.
+
         Returns:
-            the messages; and their claim if the only one is suspect.
+            the claim of the only message if that is suspect.
         """
-        messages: list[Message] = []
         with self.lock:
             alone = [pulled for pulled in self._claims if pulled.claim.isolation.alone]
             since = max((run.began for pulled in alone for run in pulled.held.values()), default=-math.inf)
             is_closed = ticks() < since + _ALONE_S
             n = min(n, most - self._delivered())
             if n < 1:
-                return [], None
+                return None
             for pulled in self._claims:
                 if pulled.claim.isolation.alone:
-                    if not messages and not is_closed and (suspect := pulled.take()) is not None:
-                        return [suspect], pulled
+                    if not taken and not is_closed and pulled.take(taken):
+                        return pulled
                     continue
-                while len(messages) < n and (message := pulled.take()) is not None:
-                    messages.append(message)
-        return messages, None
+                while len(taken) < n and pulled.take(taken):
+                    pass
+        return None
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return messages that did not reach the program, to be delivered again."""

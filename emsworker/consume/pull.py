@@ -336,8 +336,14 @@ class PullConsumer:
         """
         self._check_usable()
         self._place(place.topic, place.group)
-        call = partial(self._claiming.take_now, place, self._in_hand)
-        return until_connected(call, self._source.settings.publish_timeout_s)
+        taken: list[Message] = []
+        try:
+            call = partial(self._claiming.take_now, place, self._in_hand, taken)
+            until_connected(call, self._source.settings.publish_timeout_s)
+            return taken[0] if taken else None
+        except BaseException:
+            self._in_hand.put_back(taken)
+            raise
 
     @property
     def losses(self) -> int:
@@ -345,6 +351,14 @@ class PullConsumer:
         return self._in_hand.losses + self._lease.generation
 
     def _fetch(self, n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
+        taken: list[Message] = []
+        try:
+            return self._fetch_into(taken, n, claim_size, wait, cancelled)
+        except BaseException:  # also one from outside, as timeout libraries raise them: the program has got none
+            self._in_hand.put_back(taken)
+            raise
+
+    def _fetch_into(self, taken: list[Message], n: int, claim_size: int, wait: float, cancelled: Any) -> list[Message]:
         until, trouble = ticks() + wait, None
         if wait > (pause_s := self._gathers_until - ticks()) > 0:
             self._in_hand.gather(self._prefetch // 2, pause_s)
@@ -353,7 +367,7 @@ class PullConsumer:
             left_s = until - ticks()
             try:
                 self._claiming.catch_up(self._in_hand)
-                if self._lease.good and (messages := self._deliver(n)):
+                if self._lease.good and (messages := self._deliver(n, taken)):
                     return messages
                 if self._stopping.is_set() or cancelled.is_set():
                     return []
@@ -368,15 +382,16 @@ class PullConsumer:
                     raise StoreUnavailable(f"nothing could be claimed for {wait:g} s: {trouble}") from trouble
                 return []
 
-    def _deliver(self, n: int) -> list[Message]:
+    def _deliver(self, n: int, taken: list[Message]) -> list[Message]:
         """Return messages that were claimed; a suspect one is written down before, so that a crash charges only it."""
-        messages, suspect = self._in_hand.deliver(n, self._prefetch)
-        if self._ahead_s and messages:
+        taken.clear()
+        suspect = self._in_hand.deliver(n, self._prefetch, taken)
+        if self._ahead_s and taken:
             self._gathers_until = ticks() + _GATHER_S
         if suspect is not None and not self._settler.announce(suspect):
-            self._in_hand.put_back(messages)
+            self._in_hand.put_back(taken)
             return []
-        return [message for message in messages if self._run_of(message).ended is None]
+        return [message for message in taken if self._run_of(message).ended is None]
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until :meth:`stop`, or until none has come for ``idle_timeout``.

@@ -11,6 +11,7 @@ until it is known that it was committed or that the claim has another owner.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -131,7 +132,7 @@ class PulledClaim:
         self.hold_s = hold_s
         self.term = term
         self.unwanted = False  # what was not delivered goes back at once
-        self.sending = forks.Lock()  # held while a write is sent
+        self.sending = forks.RLock()  # held while a write is sent
         self.write: ClaimWrite | None = None  # under way, or in doubt
         self.finished = False  # recorded as finished, or lost
         self.owner: object = None  # the consumer's messages in hand
@@ -177,14 +178,20 @@ class PulledClaim:
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
-    def take(self) -> Message | None:
-        """Return the next message that may be delivered now, or ``None``."""
+    def take(self, taken: list[Message]) -> bool:
+        """Move the next message that may be delivered now to the end of ``taken``; return whether there was one.
+
+        It is there first, so that an exception from outside leaves no message in hand that :meth:`put_back` misses.
+        """
         message = self._next_message()
-        if message is not None:
-            self.queue.remove(message)
-            message.run = self.held[message.offset] = PulledRun(self, message, self.hold_s, self._lock)
-            self._touched_at = ticks()
-        return message
+        if message is None:
+            return False
+        taken.append(message)
+        message.run = run = PulledRun(self, message, self.hold_s, self._lock)
+        self.queue.remove(message)
+        self.held[message.offset] = run
+        self._touched_at = ticks()
+        return True
 
     def _next_message(self) -> Message | None:
         if self.finished or self.unwanted or (self.write is not None and self.write.rest is not None):
@@ -206,9 +213,10 @@ class PulledClaim:
 
     def put_back(self, message: Message) -> None:
         """Return a message that did not reach the program to the head of the queue."""
-        del self.held[message.offset]
+        was_held = self.held.pop(message.offset, None) is not None
         message.run = Run()
-        self.queue.appendleft(message)
+        if was_held or message not in self.queue:  # an exception may have come while it was taken
+            self.queue.appendleft(message)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -434,6 +442,11 @@ class PulledClaim:
             if not write.in_doubt or not self._was_committed(channel, write, holds):
                 raise
 
+    def end_sending(self) -> None:
+        """Release ``sending`` if this thread holds it: an exception from outside may come right after the acquiring."""
+        with contextlib.suppress(RuntimeError):
+            self.sending.release()
+
     def _was_committed(self, channel: Channel, write: ClaimWrite, holds: bool) -> bool:
         if write.rest is not None:
             return channel.acked_to(write.rest) is not None
@@ -442,14 +455,15 @@ class PulledClaim:
     def confirm(self, write: ClaimWrite) -> None:
         """Note that a write was committed."""
         flush = write.flush
-        del self._failures[: len(flush.failures)]
-        del self._done_retries[: len(flush.done_offsets)]
-        del self._released[: len(flush.blocked)]
         self.progress_buffer.written(flush.reports, flush.reports_ended)
+        failures, done, released = len(flush.failures), len(flush.done_offsets), len(flush.blocked)
+        now = ticks()
+        # No calls from here on: an exception from outside would come between, and the write be confirmed twice.
+        del self._failures[:failures], self._done_retries[:done], self._released[:released]
         self.write = None
         self.unsaved -= write.covers
         self._written_to = flush.acked_to
-        self._written_at = ticks()
+        self._written_at = now
         self._told_until = self._written_at + flush.timeout_s
         if write.rest is not None:
             self._go_on_with(write.rest)

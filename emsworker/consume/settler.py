@@ -94,9 +94,9 @@ class Settler(Runnable):
 
     def _write(self, pulled: PulledClaim, *, at_once: bool) -> bool:
         """Send what is due of a claim; return false if something is left because the server cannot be reached."""
-        if not pulled.sending.acquire(blocking=at_once):
-            return True  # a fetch is writing it down
         try:
+            if not pulled.sending.acquire(blocking=at_once):
+                return True  # a fetch is writing it down
             while True:
                 with self._in_hand.lock:
                     write = pulled.plan(self._interval_s, at_once=at_once)
@@ -105,19 +105,22 @@ class Settler(Runnable):
                 if not self._send(pulled, write):
                     return False
         finally:
-            pulled.sending.release()
+            pulled.end_sending()
 
     def _send(self, pulled: PulledClaim, write: ClaimWrite) -> bool:
         try:
             pulled.send(self._channel, write, holds=self._claiming.holds(pulled))
+            self._in_hand.confirm([(pulled, write)])
         except FenceLost as error:
             self._in_hand.lose(pulled, error)
         except TROUBLES as error:
             write.in_doubt = True
             self._trouble.note("cannot write down what was settled", error)
             return False
+        except BaseException:  # from outside, in a thread that flushes
+            write.in_doubt = True
+            raise
         else:
-            self._in_hand.confirm([(pulled, write)])
             self._trouble.over("what was settled is written down")
             self._claiming.note_written(pulled)
         return True

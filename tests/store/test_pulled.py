@@ -29,7 +29,8 @@ def pull(stream: Stream, topic: Topic, claim: Claim) -> tuple[PulledClaim, list[
     """Take a claim's messages in hand."""
     pulled = PulledClaim(claim, topic.id, TIMEOUT_S, 0, forks.Lock(), TIMEOUT_S)
     messages = []
-    while (message := pulled.take()) is not None:
+    while pulled.take(taken := []):
+        message = taken[0]
         messages.append(message)
     return pulled, messages
 

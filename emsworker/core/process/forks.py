@@ -38,6 +38,11 @@ def Lock() -> Mutex:
     return _freed(threading.Lock())
 
 
+def RLock() -> threading.RLock:
+    """Make a lock that only the thread that holds it can release; it is free in a forked child."""
+    return _freed(threading.RLock())
+
+
 def Condition(lock: Mutex | None = None) -> threading.Condition:
     """Make a condition whose lock is free in a forked child, where no thread waits for it."""
     return _freed(threading.Condition(lock))

@@ -1,0 +1,90 @@
+"""An exception from outside, as timeout libraries raise them, at every call in a fetch of messages."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from emsworker import Message
+from emsworker.consume import claiming, in_hand, pull, pulled
+from emsworker.store import groups
+from emsworker.store.engine import session
+from tests.support.streams import Stream
+
+FILES = (
+    *(str(one.__file__) for one in (claiming, in_hand, pull, pulled, session)),
+    str(Path(next(iter(groups.__path__))) / "claims.py"),
+)
+MOST_CALLS = 3000
+EACH = 2
+
+
+class Timeout(Exception):
+    """What a timeout library raises."""
+
+
+class CutAtCall:
+    """Raises once, where Python looks for exceptions from outside: a function begins, or one in C has returned.
+
+    It does not look between the end of a ``with`` block and the release of its lock.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.left, self.raised = number, False
+
+    def __enter__(self) -> "CutAtCall":
+        sys.setprofile(self.see)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def see(self, frame: FrameType, event: str, arg: Any) -> None:
+        if self.raised or event not in ("call", "c_return") or frame.f_code.co_filename not in FILES:
+            return
+        self.left -= 1
+        if self.left < 0:
+            self.raised = True
+            raise Timeout
+
+
+def take_all(fetch: Callable[[], list[Message]], wanted: set[str]) -> list[Message]:
+    """Fetch until all that is wanted has come; what is in nobody's hand comes long before the group's timeout."""
+    found: list[Message] = []
+    while len(found) < len(wanted) and (messages := fetch()):
+        found += messages
+    return found
+
+
+@pytest.mark.timeout(120)  # without its cure a lock stays taken
+@pytest.mark.parametrize("way", ["fetch", "iterate"])
+def test_an_interrupted_fetch_keeps_no_message(stream: Stream, way: str) -> None:
+    app = stream.app()
+    with app.consumer("t", "g", prefetch=EACH * 2, timeout=600) as consumer:
+
+        def fetch() -> list[Message]:
+            return consumer.fetch(EACH, wait=15) if way == "fetch" else [next(iter(consumer))]
+
+        for number in range(MOST_CALLS):
+            sent = {receipt.id for receipt in app.send_many("t", [number] * EACH)}
+            with CutAtCall(number) as cut:
+                got: list[Message] = []
+                with contextlib.suppress(Timeout):
+                    got = fetch()
+            found = got + take_all(lambda: consumer.fetch(EACH, wait=15), sent - {one.id for one in got})
+            assert sorted(one.id for one in found) == sorted(sent), number
+            assert all(one.attempt == 1 for one in found), number
+            consumer.ack(*found)
+            if number % 7 == 0:
+                consumer.flush()
+            if not cut.raised:
+                break
+        else:
+            raise AssertionError("it takes more calls")
+        consumer.flush()
+    assert number > 50
+    assert stream.rows("SELECT COUNT(*) FROM ems_attempt") == [(0,)]
