@@ -34,6 +34,8 @@ T = TypeVar("T")
 _MAX_ROWS = 1000
 _MAX_BYTES = 8 << 20
 _PACKET_SLACK = 4096
+_LOOK_S = 0.25  # how often one that waits looks if there is still a leader
+_INTERRUPTED = "the sending thread was interrupted; the message may or may not have landed"
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +51,11 @@ class _Ticket:
     def __post_init__(self) -> None:
         self.turn.acquire()
 
-    def error_of_messages(self, of_flush: BaseException | None) -> BaseException | None:
-        """Return the error for the caller: that of its own messages, not of another caller's in the same flush."""
+    def end(self, of_flush: BaseException | None) -> None:
+        """Note its end, with the error of its own messages, not of another caller's in the same flush."""
         own = next((message.error for message in self.messages if message.error is not None), None)
-        return own or (of_flush if any(message.is_open for message in self.messages) else None)
+        self.error = own or (of_flush if any(message.is_open for message in self.messages) else None)
+        self.done = True
 
 
 class Producer:
@@ -84,6 +87,7 @@ class Producer:
         self._mutex = forks.Lock()
         self._queue: list[_Ticket] = []
         self._busy = False
+        self._leading = forks.Lock()  # held around every use of the session
         self._max_packet = max_packet
         self._max_bytes = min(_MAX_BYTES, max_packet // 2)
         self._spread = itertools.count()
@@ -158,7 +162,8 @@ class Producer:
                 leads = not self._busy
                 self._busy = True
             if leads:  # then nobody is queued: no ticket is needed
-                self._commit(messages)
+                with self._leading:
+                    self._commit(messages)
         finally:
             if leads:
                 self._hand_over()
@@ -174,13 +179,30 @@ class Producer:
                 ticket.leads = not self._busy
                 self._busy = True
             if not ticket.leads:
-                ticket.turn.acquire()
+                self._wait(ticket)
             while ticket.leads and not ticket.done:
-                self._serve(self._next_tickets(), ticket)
+                self._lead(ticket)
         finally:
             self._leave(ticket)
         if ticket.error is not None:
             raise ticket.error
+
+    def _wait(self, ticket: _Ticket) -> None:
+        """Wait until a ticket is done or leads.
+
+        A leader that an exception from outside has ended may have told nobody. Its lock is free, whatever has come.
+        """
+        while not ticket.turn.acquire(timeout=_LOOK_S):
+            with self._mutex:
+                if ticket.done or ticket.leads:
+                    return
+                if self._leading.locked():
+                    continue
+                if ticket in self._queue:
+                    ticket.leads = True  # if another one does so as well, the two take turns
+                else:
+                    ticket.end(EmsError(_INTERRUPTED))
+                return
 
     def _leave(self, ticket: _Ticket) -> None:
         """Unqueue a ticket and pass leadership on: an exception from outside may end a thread that queues or leads."""
@@ -190,7 +212,20 @@ class Producer:
                     self._queue.remove(ticket)
         self._pass_on(ticket)
 
-    def _next_tickets(self) -> list[_Ticket]:
+    def _lead(self, own: _Ticket) -> None:
+        tickets: list[_Ticket] = []
+        try:
+            with self._leading:
+                self._take(tickets)
+                self._serve(tickets, own)
+        finally:
+            if own.done:
+                self._pass_on(own)  # first: the other threads, once awake, would delay the next leader
+            for ticket in tickets:
+                if ticket.done and ticket is not own:
+                    ticket.turn.release()
+
+    def _take(self, tickets: list[_Ticket]) -> None:
         with self._mutex:
             rows = size = count = 0
             for ticket in self._queue:
@@ -199,27 +234,24 @@ class Producer:
                 if count and (rows > _MAX_ROWS or size > self._max_bytes):
                     break
                 count += 1
-            taken, self._queue = self._queue[:count], self._queue[count:]
-            return taken
+            tickets += self._queue[:count]
+            del self._queue[:count]
 
     def _serve(self, tickets: list[_Ticket], own: _Ticket) -> None:
-        error: BaseException | None = EmsError(
-            "the sending thread was interrupted; the message may or may not have landed"
-        )
         try:
             self._commit([message for ticket in tickets for message in ticket.messages])
-            error = None
-        except Exception as reason:
-            error = reason
-        finally:
             for ticket in tickets:
-                ticket.done = True
-                ticket.error = ticket.error_of_messages(error)
-            if own.done:
-                self._pass_on(own)  # first: the other threads, once awake, would delay the next leader
+                ticket.end(None)
+        except EmsError as error:
             for ticket in tickets:
-                if ticket is not own:
-                    ticket.turn.release()
+                ticket.end(error)
+        except BaseException:  # from outside, and this thread's own: the next leader looks what became of the others
+            with self._mutex:
+                self._queue[:0] = [one for one in tickets if one is not own and not one.done and one not in self._queue]
+            for ticket in tickets:
+                for message in ticket.messages:
+                    message.in_doubt |= message.is_open
+            raise
 
     def _pass_on(self, ticket: _Ticket) -> None:
         """Make the first in the queue the leader, if this ticket was."""

@@ -1,11 +1,8 @@
 """An exception from outside, as timeout libraries raise them, at every call in a fetch of messages."""
 
 import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -13,6 +10,7 @@ from emsworker import Message
 from emsworker.consume import claiming, in_hand, pull, pulled
 from emsworker.store import groups
 from emsworker.store.engine import session
+from tests.support.interruptions import CutAtCall, Timeout
 from tests.support.streams import Stream
 
 FILES = (
@@ -21,35 +19,6 @@ FILES = (
 )
 MOST_CALLS = 3000
 EACH = 2
-
-
-class Timeout(Exception):
-    """What a timeout library raises."""
-
-
-class CutAtCall:
-    """Raises once, where Python looks for exceptions from outside: a function begins, or one in C has returned.
-
-    It does not look between the end of a ``with`` block and the release of its lock.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.left, self.raised = number, False
-
-    def __enter__(self) -> "CutAtCall":
-        sys.setprofile(self.see)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def see(self, frame: FrameType, event: str, arg: Any) -> None:
-        if self.raised or event not in ("call", "c_return") or frame.f_code.co_filename not in FILES:
-            return
-        self.left -= 1
-        if self.left < 0:
-            self.raised = True
-            raise Timeout
 
 
 def take_all(fetch: Callable[[], list[Message]], wanted: set[str]) -> list[Message]:
@@ -71,7 +40,7 @@ def test_an_interrupted_fetch_keeps_no_message(stream: Stream, way: str) -> None
 
         for number in range(MOST_CALLS):
             sent = {receipt.id for receipt in app.send_many("t", [number] * EACH)}
-            with CutAtCall(number) as cut:
+            with CutAtCall(number, FILES) as cut:
                 got: list[Message] = []
                 with contextlib.suppress(Timeout):
                     got = fetch()

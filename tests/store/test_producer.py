@@ -334,7 +334,7 @@ def test_w4_a_server_that_does_not_answer_ends_in_a_timeout_of_ours(stream: Stre
 class _CtrlC:
     """The lock of a thread that a signal ends while it queues."""
 
-    def acquire(self) -> None:
+    def acquire(self, timeout: float) -> None:
         raise KeyboardInterrupt
 
     def release(self) -> None:
