@@ -1,7 +1,9 @@
 """URLs of a stream as kombu and Celery hand them over, and the options in them."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import kombu
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from emsworker.core.errors import ConfigError
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery import registration
-from emsworker.integrations.celery.options import StreamOptions, _tell_ignored
+from emsworker.integrations.celery.options import _KOMBUS, _TLS, StreamOptions, _tell_ignored
 from emsworker.integrations.celery.url import StreamUrl
 
 
@@ -60,22 +62,41 @@ def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["socket_timeout", "lease", "fanout_prefix"])
+@pytest.mark.parametrize("name", ["lease", "conect_timeout_s", "queue"])
 def test_an_unknown_option_is_refused_wherever_it_stands(name: str) -> None:
     for in_url, given in (({name: "3"}, {}), ({}, {name: 3})):
         with pytest.raises(ConfigError, match=f"{name} = .*there is no such option"):
             StreamOptions.load(in_url, given)
 
 
-def test_the_visibility_timeout_is_ignored_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def _options_of_kombu() -> set[str]:
+    """Options that the transports of the installed kombu read, as far as their sources can be searched for them."""
+    found: set[str] = set()
+    for module in Path(kombu.__file__).parent.glob("transport/**/*.py"):
+        text = module.read_text(encoding="utf-8")
+        found.update(re.findall(r"\btransport_options\.get\(\s*['\"]([\w-]+)", text))
+        for names in re.findall(r"from_transport_options = (?:[\w.+\s(]*)((?:'\w+',?\s*)+)", text):
+            found.update(re.findall(r"'(\w+)'", names))
+    return found
+
+
+def test_options_of_other_brokers_are_ignored_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    for in_url, given in (({"visibility_timeout": "60"}, {}), ({}, {"visibility_timeout": 60})):
+    foreign = _options_of_kombu() - _KOMBUS - _TLS - {"confirm_publish"}
+    assert {"priority_steps", "sep", "visibility_timeout", "wait_time_seconds", "region"} <= foreign
+    for in_url, given in ((dict.fromkeys(foreign, "60"), {}), ({}, dict.fromkeys(foreign, 60))):
         caplog.clear()
         _tell_ignored.cache_clear()
         assert StreamOptions.load(in_url, given) == StreamOptions()
         StreamOptions.load(in_url, given)
-        assert [one.message for one in caplog.records if "visibility_timeout" in one.message] != []
-        assert len(caplog.records) == 1
+        assert sorted(one.getMessage().split()[2] for one in caplog.records) == sorted(foreign)
+
+
+def test_an_option_for_tls_is_never_ignored() -> None:
+    for name in _TLS:
+        for in_url, given in (({name: "true"}, {}), ({}, {name: True})):
+            with pytest.raises(ConfigError, match=f"{name} = .*ssl_ca into the URL"):
+                StreamOptions.load(in_url, given)
 
 
 def test_what_kombu_reads_itself_stands_in_the_transport_options_alone() -> None:

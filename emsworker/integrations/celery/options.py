@@ -34,11 +34,57 @@ _KOMBUS = frozenset(
         "interval_step",
         "interval_max",
         "connect_retries_timeout",
+        "retry_errors",
         "errback",
         "callback",
     }
 )
-_IGNORED = "visibility_timeout"
+# Options of kombu's other transports and Celery's other result backends, of 5.5 to 5.7: settings that were written for
+# another broker stay as they are when its URL is replaced.
+_OTHERS = """
+ack_deadline_seconds ack_emulation ack_modify_batch_size auto_start_request body_encoding broadcast_collection
+bulk_max_messages calc_queue_size capped_queue_size channel_max client-config client_name client_properties
+conn_string connect_timeout connection_wait_time_seconds control_folder data_folder_in data_folder_out
+deadletter_queue default_database default_hostname default_port enable_exactly_once_delivery expiration_seconds
+fanout_patterns fanout_prefix fetch_message_attributes fifo_mode frame_max global_keyprefix health_check_interval
+heartbeat init_extension kafka_admin_config kafka_common_config kafka_consumer_config kafka_producer_config
+login_method master_name max_connections max_lock_renewal_duration max_poll_seconds message_tablename
+messages_collection min_other_sentinels notify_throttle_interval_ms num_partitions on_blocked on_unblocked
+peek_lock_seconds poll_interval_ms polling_interval pool_size pool_timeout port predefined_exchanges predefined_queues
+priority_steps processed_folder queue_name_prefix queue_order_strategy queue_tablename queue_tags queues_collection
+read_timeout readpreference reauth_check_interval region regioninfo replication_factor result_chord_ordered retry
+retry_backoff_factor retry_backoff_max retry_on_error retry_on_timeout retry_policy retry_timeout_seconds retry_total
+routing_collection sasl_mechanism sasl_mechanisms sentinel_fanout_compat sentinel_kwargs sep socket_connect_timeout
+socket_keepalive socket_keepalive_options socket_settings socket_timeout sqs-creation-attributes sqs_base64_encoding
+store_processed sts_role_arn sts_token_buffer_time sts_token_timeout supports_fanout topic_config ttl
+uamqp_keep_alive_interval unacked_index_key unacked_key unacked_mutex_expire unacked_mutex_key
+unacked_restore_interval unacked_restore_limit unacked_restore_throttle use_lock_renewal use_notify visibility_timeout
+wait_time_seconds write_timeout
+"""
+# Refused with what to write instead: ignored, they would leave a connection without the TLS that somebody asked for.
+_TLS = frozenset(
+    {
+        "is_secure",
+        "secure",
+        "security_protocol",
+        "ssl",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_skip_hostname_check",
+        "ssl_trustfile",
+    }
+)
+# What takes the place of some.
+_INSTEAD = {
+    "visibility_timeout": "lease_s takes its place, and is renewed while a task runs",
+    "connect_timeout": "connect_timeout_s takes its place",
+    "socket_connect_timeout": "connect_timeout_s takes its place",
+    "socket_timeout": "the option read_timeout_s of the URL takes its place",
+    "read_timeout": "the option read_timeout_s of the URL takes its place",
+    "priority_steps": "a queue has the priorities of its x-max-priority",
+    "queue_name_prefix": "a database of its own keeps the queues of a project apart",
+    "global_keyprefix": "a database of its own keeps the queues of a project apart",
+}
 _LEASE_PARTS = {"renew_s": 1 / 3, "lease_margin_s": 2 / 15}
 _BEAT_PART, _BEAT_S = 2 / 15, 2.0  # of the lease, and at most
 TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks itself
@@ -84,24 +130,20 @@ class StreamOptions:
             ConfigError: naming every wrong option.
         """
         known, problems, values = options_of(cls), [], {}
-        for name, value in given.items():
+        for name, value in (*given.items(), *in_url.items()):
             if name in known:
                 values[name] = value
-            elif name == _IGNORED:
-                _tell_ignored()
-            elif name not in _KOMBUS:
+            elif name in _TLS:
+                problems.append(Problem(name, shown(name, value), "write ssl_mode or ssl_ca into the URL instead"))
+            elif name in _OTHERS.split():
+                _tell_ignored(name)
+            elif name in in_url or name not in _KOMBUS:
                 problems.append(_unknown(name, value, known))
-        for name, text in in_url.items():
-            if name == _IGNORED:
-                _tell_ignored()
-                continue
-            if name not in known:
-                problems.append(_unknown(name, text, known))
-                continue
+        for name in values.keys() & in_url.keys():
             try:
-                values[name] = known[name].read(text)
+                values[name] = known[name].read(in_url[name])
             except ValueError as error:
-                problems.append(Problem(name, shown(name, text), str(error)))
+                problems.append(Problem(name, shown(name, in_url[name]), str(error)))
         refuse(problems)
         return cls(**values)
 
@@ -130,9 +172,9 @@ class StreamOptions:
 
 
 @cache
-def _tell_ignored() -> None:
+def _tell_ignored(name: str) -> None:
     """Log it once a process: options are read with every connection."""
-    log.info("the option %s is ignored: lease_s takes its place, and is renewed while a task runs", _IGNORED)
+    log.info("the option %s is ignored: %s", name, _INSTEAD.get(name, "it is one of another broker"))
 
 
 def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> Problem:
