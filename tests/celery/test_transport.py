@@ -13,6 +13,7 @@ import pymysql
 import pytest
 from amqp.exceptions import NotFound, PreconditionFailed
 
+from emsworker import Ems
 from emsworker.core.errors import AccessDenied, ConfigError, MessageTooLarge, SchemaMissing, TopicDeleted
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
@@ -123,6 +124,34 @@ def test_a_property_that_amqp_does_not_know_needs_no_text(program: Callable[...,
     with pytest.raises(TypeError):
         one.send("hello", WORK, headers={"bad": object()})
     message.ack()
+
+
+_HOSTILE = (
+    "[]", "3", "null", '"x"', "{", '{"headers": [1]}', '{"headers": "x"}', '{"properties": 7}', '{"exchange": {}}',
+    '{"routing_key": [1]}', '{"properties": {"priority": 1e999, "expiration": "soon"}}', '{"properties": {"expiration": 1e999}}',
+    '{"properties": {"delivery_info": 3, "priority": {}}}', "[" * 100_000,
+)  # fmt: skip
+
+
+def test_what_others_write_into_a_queue_ends_no_program(
+    broker: Broker, program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    one = program()
+    one.consume(WORK)
+    stranger = Ems("stranger", url=broker.url.replace("ems+mysql", "mysql"))
+    for text in _HOSTILE:
+        stranger.send(queue_topic("work"), b"1", headers={"amqp": text})
+    one.send("hello", WORK)
+
+    def dead() -> list[str]:
+        with suppress(socket.timeout):
+            one.connection.drain_events(timeout=0.1)
+        return [error for (error,) in rows("SELECT error FROM ems_dead")]
+
+    until(lambda: len(one.got) + len(dead()) == len(_HOSTILE) + 1, 30, "each is delivered or a dead letter")
+    assert any(message.body == b"hello" or message.body == "hello" for message in one.got), "it goes on"
+    assert sum("not what kombu writes" in error for error in dead()) >= 7, dead()
+    stranger.close()
 
 
 def test_a_body_over_the_limit_is_refused(program: Callable[..., Program]) -> None:

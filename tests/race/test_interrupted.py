@@ -4,10 +4,8 @@ It is an ordinary ``Exception``, raised at one place after the other, so that no
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pymysql
@@ -15,37 +13,14 @@ import pytest
 
 from emsworker import Ems
 from emsworker.store import engine
+from emsworker.store.engine.errors import ConnectionLost
+from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 
 FILES = tuple(str(Path(next(iter(one.__path__)))) for one in (engine, pymysql))
 MOST_PLACES = 10_000
 STEP = 1 if os.environ.get("EMS_TEST_LONG") else 5
-
-
-class Timeout(Exception):
-    """What a timeout library raises."""
-
-
-class Cut:
-    """Raises before or after a call into C; Python looks for exceptions from outside after each, and at other places."""
-
-    def __init__(self, at: int) -> None:
-        self.left, self.raised = at, False
-
-    def __enter__(self) -> "Cut":
-        sys.setprofile(self.see)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def see(self, frame: FrameType, event: str, arg: Any) -> None:
-        if self.raised or event not in ("c_call", "c_return") or not frame.f_code.co_filename.startswith(FILES):
-            return
-        self.left -= 1
-        if self.left < 0:
-            self.raised = True
-            raise Timeout
+EVENTS = ("c_call", "c_return")
 
 
 def cuts(work: Callable[[int], None]) -> Iterator[tuple[int, bool]]:
@@ -53,7 +28,7 @@ def cuts(work: Callable[[int], None]) -> Iterator[tuple[int, bool]]:
     for number in range(0, MOST_PLACES, STEP):
         finished = False
         try:
-            with Cut(number) as cut:
+            with Cut(number, FILES, EVENTS) as cut:
                 work(number)
                 finished = True
         except Timeout:
@@ -142,7 +117,7 @@ def test_what_a_handler_catches_ends_its_connection(app: Ems, stream: Stream) ->
                 wrong.append((n, cut, found))
 
     for number in range(0, MOST_PLACES, STEP):
-        with Cut(number) as cut:
+        with Cut(number, FILES, EVENTS) as cut:
             try:
                 work(number)
             except Exception as error:  # the block's own error where its connection was lost
@@ -151,3 +126,34 @@ def test_what_a_handler_catches_ends_its_connection(app: Ems, stream: Stream) ->
         if not cut.raised:
             break
     assert wrong == []
+
+
+def test_a_packet_in_parts_leaves_no_transaction_for_the_next_statement(app: Ems, stream: Stream) -> None:
+    """In a Galera cluster each statement is sent by itself; so is what is too large for one packet."""
+    insert = "INSERT INTO interrupted VALUES (%(n)s)"
+    session = stream.new_session()
+
+    def work(n: int) -> None:
+        session._opened().one_by_one = True
+        packet = session.packet()
+        packet.begin()
+        for number in (n, 100_000 + n):
+            packet.add(insert, {"n": number})  # type: ignore[arg-type]
+        packet.commit()
+        packet.send()
+
+    finished, alone = set(), set()
+    for number, done in cuts(work):
+        finished |= {number} if done else set()
+        for _ in range(2):  # the first finds that the connection was cut
+            try:
+                session.execute(insert, {"n": 200_000 + number})  # type: ignore[arg-type]
+            except ConnectionLost:
+                continue
+            break
+        alone.add(200_000 + number)
+    session.close()
+    rows = {n for (n,) in stream.rows("SELECT n FROM interrupted")}
+    assert alone <= rows, "each statement by itself was committed"
+    assert {n - 100_000 for n in rows if 100_000 <= n < 200_000} == {n for n in rows if n < 100_000}
+    assert finished <= rows

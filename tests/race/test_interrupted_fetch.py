@@ -10,7 +10,7 @@ from emsworker import Message
 from emsworker.consume import claiming, in_hand, pull, pulled
 from emsworker.store import groups
 from emsworker.store.engine import session
-from tests.support.interruptions import CutAtCall, Timeout
+from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 
 FILES = (
@@ -40,7 +40,7 @@ def test_an_interrupted_fetch_keeps_no_message(stream: Stream, way: str) -> None
 
         for number in range(MOST_CALLS):
             sent = {receipt.id for receipt in app.send_many("t", [number] * EACH)}
-            with CutAtCall(number, FILES) as cut:
+            with Cut(number, FILES) as cut:
                 got: list[Message] = []
                 with contextlib.suppress(Timeout):
                     got = fetch()

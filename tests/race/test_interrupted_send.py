@@ -12,7 +12,7 @@ from emsworker.core.model import NewMessage
 from emsworker.publish import producer
 from emsworker.publish.producer import _Ticket
 from emsworker.store.stream import messages
-from tests.support.interruptions import CutAtCall, Timeout
+from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -32,7 +32,7 @@ def test_an_interrupted_send_leaves_nobody_waiting(stream: Stream, queues: bool)
     with ThreadPoolExecutor(1) as pool:
         for number in range(MOST_CALLS):
             message = NewMessage(new_uid(), None, None, b"", b"%d" % number, topic=topic)
-            with CutAtCall(number, [producer.__file__]) as cut, contextlib.suppress(Timeout):
+            with Cut(number, (producer.__file__,)) as cut, contextlib.suppress(Timeout):
                 if queues:
                     app.stream.producer._submit(_Ticket([message]))
                 else:

@@ -1,9 +1,10 @@
-"""Every job, with all its own options, by its command line, on real data."""
+"""Every job, with all its own options, by the command line of an installed wheel, on real data."""
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ import pytest
 from emsworker.cli.pipeline import _OF_EVERY_JOB, Pipeline
 from emsworker.spark.jobs import JOBS
 from tests.spark.archives import fill
-from tests.spark.conftest import CONF, spark_environment
+from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.commands import Done, environment
 from tests.support.streams import Stream
 
@@ -70,15 +71,25 @@ def test_every_job_with_every_option_of_its_own_is_started() -> None:
         assert len(names) == len(set(names)), f"an option of {job} has the name of one that every job has"
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The Python of an environment with the wheel, and with this one's other packages."""
+    folder = tmp_path_factory.mktemp("wheel") / "suite"
+    subprocess.run([sys.executable, "-m", "verification.installed", "suite", str(folder)], cwd=ROOT, check=True)
+    yield folder / "env" / "bin" / "python"
+    shutil.rmtree(folder)
+
+
 @pytest.mark.slow
-def test_the_jobs_start_by_their_command_lines_and_do_their_work(stream: Stream, tmp_path: Path) -> None:
+def test_the_jobs_start_from_the_wheel_and_do_their_work(stream: Stream, wheel: Path, tmp_path: Path) -> None:
     fill(stream, 400)
     stream.app().send("orders", 1, headers={"case": "c1"})
     stream.topic("copy", partitions=2)
-    environ = environment(spark_environment() | {"EMS_URL": stream.url})
+    environ = environment(spark_environment() | {"EMS_URL": stream.url, "PYSPARK_PYTHON": str(wheel)})
+    del environ["PYTHONPATH"]  # the checkout
 
     def run(start: Start) -> Done:
-        command = [sys.executable, "-m", "emsworker", "pipeline", *start.arguments, *_conf(start.arguments)]
+        command = [str(wheel.parent / "ems"), "pipeline", *start.arguments, *_conf(start.arguments)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=environ, cwd=tmp_path, timeout=300, check=False
         )

@@ -10,16 +10,21 @@ class Timeout(Exception):
     """What a timeout library raises."""
 
 
-class CutAtCall:
+class Cut:
     """Raises once, where Python looks for exceptions from outside: a function begins, or one in C has returned.
 
     It does not look between the end of a ``with`` block and the release of its lock.
+
+    Args:
+        number: of the place, counted in these files.
+        files: their names, or the beginnings of them.
+        events: of the profiler; in deep stacks Python 3.11 does not survive an exception at "call".
     """
 
-    def __init__(self, number: int, files: Collection[str]) -> None:
-        self.left, self.raised, self._files = number, False, files
+    def __init__(self, number: int, files: tuple[str, ...], events: Collection[str] = ("call", "c_return")) -> None:
+        self.left, self.raised, self._files, self._events = number, False, files, events
 
-    def __enter__(self) -> "CutAtCall":
+    def __enter__(self) -> "Cut":
         sys.setprofile(self.see)
         return self
 
@@ -27,7 +32,7 @@ class CutAtCall:
         sys.setprofile(None)
 
     def see(self, frame: FrameType, event: str, arg: Any) -> None:
-        if self.raised or event not in ("call", "c_return") or frame.f_code.co_filename not in self._files:
+        if self.raised or event not in self._events or not frame.f_code.co_filename.startswith(self._files):
             return
         self.left -= 1
         if self.left < 0:

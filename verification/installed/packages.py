@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -61,8 +62,12 @@ def build(what: str, source: Path, folder: Path) -> Path:
 
 
 def run(command: list[str]) -> None:
-    """Run a step to its end; its output is shown only if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+    """Run a step to its end; its output is shown only if it fails.
+
+    With PYTHONPATH on the checkout pip would find its egg-info, and take the wheel of the same version for installed.
+    """
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False, env=environ)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 

@@ -12,6 +12,7 @@ from kombu.transport.base import Message
 from kombu.utils import json
 
 from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
+from emsworker.core.errors import DecodeError
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
 from emsworker.core.model import TASK_HEADER, NewMessage
 from emsworker.core.model import Message as StreamMessage
@@ -74,17 +75,21 @@ class Envelope:
 
     @classmethod
     def open(cls, message: StreamMessage) -> Envelope:
-        """Decode a message of the stream; one that was not sent by kombu has empty headers."""
+        """Decode a message of the stream; one that was not sent by kombu has empty headers.
+
+        Raises:
+            DecodeError: its header ``amqp`` does not hold what kombu writes: anybody may write such a row by SQL.
+        """
         texts = message.headers
         kept = json.loads(texts[_AMQP]) if _AMQP in texts else {}
-        return cls(
-            message.raw,
-            texts,
-            kept.get("headers") or {},
-            kept.get("properties") or {},
-            kept.get("exchange", ""),
-            kept.get("routing_key", ""),
-        )
+        if not isinstance(kept, dict):
+            raise DecodeError(f"its header {_AMQP} holds a {type(kept).__name__}, and not what kombu writes")
+        parts: dict[str, Any] = {"headers": kept.get("headers") or {}, "properties": kept.get("properties") or {}}
+        parts |= {"exchange": kept.get("exchange", ""), "routing_key": kept.get("routing_key", "")}
+        for name, part in parts.items():
+            if not isinstance(part, dict if name in ("headers", "properties") else str):
+                raise DecodeError(f"{name} in its header {_AMQP} is a {type(part).__name__}, and not what kombu writes")
+        return cls(message.raw, texts, **parts)
 
     @property
     def expires_s(self) -> float | None:
@@ -130,14 +135,14 @@ def _text_of(kept: dict[str, Any]) -> str:
 def _whole(value: Any) -> int:
     try:
         return max(0, min(int(value), 9))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # infinite
         return 0
 
 
 def _seconds(milliseconds: Any) -> float | None:
     try:
         return None if milliseconds is None else max(0.0, float(milliseconds) / 1000)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pymysql.constants import COMMAND, SERVER_STATUS
 from pymysql.converters import conversions
+from pymysql.err import MySQLError
 
 from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
 from emsworker.core.process.clock import ticks
@@ -136,9 +137,13 @@ class Packet:
         # an error, and the rest of the packet runs alone: there each statement hears of it.
         most_bytes = 0 if self.session.sends_one_by_one else self.session.most_bytes
         send = self.session.send
-        for part in _within(most_bytes, self._parts):
-            results += send(join(";\n", part))
-            send = self.session.send_on
+        try:
+            for part in _within(most_bytes, self._parts):
+                results += send(join(";\n", part))
+                send = self.session.send_on
+        except BaseException:
+            self.session.leave_unfinished()  # if one from outside came between two parts, nobody has rolled back
+            raise
         if self._ends_loan:
             self.session.returned()
         return results
@@ -510,8 +515,11 @@ class Session:
             return
         try:
             self._undo(connection)
-        except Exception:  # the connection is unusable; the server rolls back by itself
+        except (MySQLError, OSError):  # the connection is unusable; the server rolls back by itself
             self.drop()
+        except BaseException:  # from outside: the caller must see it
+            self.drop()
+            raise
 
     @property
     def connected(self) -> bool:
