@@ -282,7 +282,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "neighbour charged": Fault(
         "the first message of the rest pays for a crash",
-        f"{_STORE}test_recovery.py::test_a_claim_whose_client_was_deregistered_is_an_orphan",
+        f"{_STORE}test_recovery.py::test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged",
         _sql("recovery", "lock_lost", "c.acked_to, c.running", "c.acked_to, c.hi"),
     ),
     "retries kept claimed": Fault(
