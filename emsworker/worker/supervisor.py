@@ -66,6 +66,7 @@ _LAST_S = 5.0
 _LONGEST_TURN_S = 1.0  # of the supervisor's loop; a longer one was spent paused
 _SILENT_LEASES, _SILENT_LEAST_S = 2, 10.0  # a busy machine may not schedule a child for some seconds
 _FROZEN_S = 10.0  # without a report, which comes each second
+_DEAF_S = 2.0  # an exit closes the pipe, too, just before it can be seen
 _STAT = "/proc/{}/stat"
 _MOVED = 0  # among the numbers of signals
 
@@ -150,7 +151,7 @@ class _Slot:
             return []
         if not said:
             self.close_status()
-        if self.ready_at is not None and not self.ending:
+        if not said or (self.ready_at is not None and not self.ending):
             self.silent_s = 0.0
         return [text for text in said.split("\0") if text]
 
@@ -187,6 +188,8 @@ class _Slot:
 
     def silence_limit(self, settings: Settings) -> tuple[float, str]:
         """Return for how many seconds the child may be silent, and what it means if it is longer."""
+        if self.status is None:  # its threads write into whatever has the numbers of their files by now
+            return _DEAF_S, "has closed its pipe to this process: a handler closes files that are not its own"
         if self.told and self.ready_at is None:
             return math.inf, ""  # it is loading, and ends afterwards; the stop has a limit of its own
         if self.ready_at is None:
@@ -345,7 +348,7 @@ class Supervisor:
                 self._on_child_end(slot, slot.process.returncode)
 
     def _watch_silence(self) -> None:
-        """Kill children that do not become ready, or whose main thread does not run.
+        """Kill children that do not become ready, whose main thread does not run, or that have closed their pipes.
 
         A handler that holds the interpreter's lock, for example in a regular expression, freezes its process: no
         thread in it can enforce a time limit. Its leases have expired, so its work already runs elsewhere, but only
@@ -355,7 +358,7 @@ class Supervisor:
         turn_s = min(ticks() - self._turn_at, _LONGEST_TURN_S)
         self._turn_at = ticks()
         for slot in self._slots:
-            if slot.process is None or not slot.alive or slot.status is None:
+            if slot.process is None or not slot.alive:
                 continue
             slot.silent_s += turn_s
             limit_s, what = slot.silence_limit(self._settings)

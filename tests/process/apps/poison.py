@@ -1,6 +1,7 @@
 """An app whose poison messages end their process in ways that no handler reports, beside innocent ones elsewhere."""
 
 import asyncio
+import json
 import os
 import sys
 import time
@@ -16,6 +17,11 @@ async def _exit() -> None:
     sys.exit(3)
 
 
+def _take_the_pipe() -> None:
+    """Close the pipe to the supervisor and open something else under its number, as files do after ``closerange``."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), json.loads(sys.argv[1])["status"])
+
+
 _IN_LOOP: dict[str, Callable[[asyncio.AbstractEventLoop], object]] = {
     "task_exits": lambda loop: loop.create_task(_exit()),
     "callback_exits": lambda loop: loop.call_soon(sys.exit),
@@ -24,6 +30,7 @@ _IN_LOOP: dict[str, Callable[[asyncio.AbstractEventLoop], object]] = {
 _IN_THREAD: dict[str, Callable[[], object]] = {
     "exit": lambda: os._exit(1),
     "close_files": lambda: os.closerange(3, 4096),
+    "take_the_pipe": _take_the_pipe,
 }
 
 
