@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import pymysql
 import redis
 
 from emsworker.local import LocalDatabase, Redis
 from tests.celery.brokers import Broker
 from tests.celery.project import Project, Worker, publish
-from tests.support.servers import connect
+from tests.support.servers import connect, kill_connection
 from tests.support.waiting import until
 
 LEASE_S = 3.0
@@ -57,11 +56,7 @@ class DatabaseFaults:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (self.database,))
             chosen = [row[0] for row in cursor.fetchall() if random.random() < 0.5]
             for number in chosen:
-                try:
-                    cursor.execute("KILL %s", (number,))
-                except pymysql.err.OperationalError as error:
-                    if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
-                        raise
+                kill_connection(cursor, number)
         return len(chosen)
 
 

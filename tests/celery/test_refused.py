@@ -20,7 +20,7 @@ from tests.celery.brokers import Broker
 from tests.celery.programs import take_all
 from tests.celery.project import Project
 from tests.support.roles import users
-from tests.support.servers import connect
+from tests.support.servers import connect, kill_connection
 from tests.support.waiting import until
 
 _LEASE_S = 3
@@ -38,7 +38,7 @@ class Account:
         with connect(self._server.admin_url, autocommit=True) as admin, admin.cursor() as cursor:
             cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", (self._name,))
             for (number,) in cursor.fetchall():
-                cursor.execute("KILL %s", (number,))
+                kill_connection(cursor, number)
 
     def let_in(self) -> None:
         """Give it the password back that the programs know."""

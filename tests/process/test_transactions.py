@@ -5,12 +5,11 @@ import signal
 import time
 from collections import Counter
 
-import pymysql
 import pytest
 
 from tests.process.stream import Stream
 from tests.support.machine import machine_s
-from tests.support.servers import connect
+from tests.support.servers import connect, kill_connection
 from tests.support.waiting import until
 from tests.support.worker import kill
 
@@ -116,11 +115,7 @@ def test_connections_killed_at_random(stream: Stream) -> None:
             )
             ids = [row[0] for row in cursor.fetchall()]
             for number in chance.sample(ids, min(2, len(ids))):
-                try:
-                    cursor.execute("KILL %s", (number,))
-                    killed += 1
-                except pymysql.err.OperationalError as error:
-                    assert error.args[0] == pymysql.constants.ER.NO_SUCH_THREAD
+                killed += kill_connection(cursor, number)
             pause = time.monotonic() + 0.03
             until(lambda pause=pause: time.monotonic() > pause, 2, "a moment")
     until(lambda: len(_effects(stream)) == total, 30, f"all effects; log:\n{stream.logs()}")

@@ -13,6 +13,7 @@ import pytest
 
 from emsworker.publish.outgoing import Outgoing
 from tests.spark.conftest import ROOT, spark_environment
+from tests.support.servers import kill_connection
 from tests.support.streams import Stream, wait_until
 
 KILLS = 8 if os.environ.get("EMS_TEST_LONG") else 0
@@ -98,7 +99,7 @@ def killed_before_its_move(stream: Stream) -> Iterator[None]:
         yield
         # The server sees that a client has died when it answers it, and would do until then what it had been told to.
         for (number,) in waiting:
-            cursor.execute(f"KILL {number}")
+            kill_connection(cursor, number)
         wait_until(lambda: not stream.rows(_MOVERS), what="the end of their connections")
     holder.rollback()
     holder.close()

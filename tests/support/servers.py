@@ -211,16 +211,23 @@ def _execute(url: str, statement: str) -> None:
         cursor.execute(statement)
 
 
+def kill_connection(cursor: pymysql.cursors.Cursor, number: int) -> bool:
+    """End a connection, and return whether it was still there: between the look for it and this it may have ended."""
+    try:
+        cursor.execute("KILL %s", (number,))
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
+            raise
+        return False
+    return True
+
+
 def end_connections(server: LocalDatabase, database: str) -> None:
     """End what a test left open: an open transaction would make DROP DATABASE wait for it."""
     with connect(server.admin_url) as connection, connection.cursor() as cursor:
         deadline = machine_s() + START_TIMEOUT_S
         while cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (database,)):
             for (number,) in cursor.fetchall():
-                try:
-                    cursor.execute("KILL %s", (number,))
-                except pymysql.err.OperationalError as error:
-                    if error.args[0] != pymysql.constants.ER.NO_SUCH_THREAD:
-                        raise
+                kill_connection(cursor, number)
             assert machine_s() < deadline, f"somebody stays connected to {database}"
             time.sleep(0.01)
