@@ -25,6 +25,7 @@ from emsworker.beat.retention import trim
 from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
+from emsworker.beat.strays import bring_strays_back
 from emsworker.core.config import Settings
 from emsworker.core.servers import MAIN
 from emsworker.store.engine.session import Session
@@ -55,6 +56,7 @@ def leader_services(server: str = MAIN) -> tuple[Service, ...]:
         sweep_holds,
         trim,
         resolve,
+        bring_strays_back,
         skip_backlogs,
         sweep_results,
         sweep_once,

@@ -1,8 +1,9 @@
 """Offsets from a Redis counter, so that publishers of one partition need not wait for each other's commits.
 
-Redis is not trusted: a missing counter is seeded from MySQL (never from 0), an offset that is taken or below the log
-start offset makes the publishing transaction fail and the counter is raised, and while Redis is down MySQL's own
-counter takes over. If a producer dies after an allocation, it leaves a hole, which readers close with tombstones.
+Redis is not trusted: a missing counter is seeded from MySQL (never from 0), an offset that is taken, below the log
+start offset or far above the end makes the publishing transaction fail and the counter is set right, and while Redis is
+down MySQL's own counter takes over. If a producer dies after an allocation, it leaves a hole, which readers close with
+tombstones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from emsworker.core.config import Settings
 from emsworker.core.process.clock import ticks
 from emsworker.publish.redis_connection import RedisConnection
 from emsworker.store.engine.session import Session
-from emsworker.store.stream.messages import Placement, next_free_offset
+from emsworker.store.stream.messages import FARTHEST, Placement, note_end
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +38,10 @@ if not next then return -1 end
 redis.call('INCRBY', KEYS[1], ARGV[1])
 return tonumber(next)
 """)
-_RAISE = _Script("""
-local next = redis.call('GET', KEYS[1])
-if not next or tonumber(next) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+# To the end that MySQL knows, unless it is a little ahead of that: others have taken offsets and not published yet.
+_SET_RIGHT = _Script("""
+local next, free = tonumber(redis.call('GET', KEYS[1])) or 0, tonumber(ARGV[1])
+if next < free or next > free + tonumber(ARGV[2]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return 1
 """)
 
@@ -70,10 +72,10 @@ class RedisAllocator:
             return Placement()
         try:
             if (topic_id, partition) not in self._seeded:
-                self._raise_counter(session, topic_id, partition)
+                self._set_counter(session, topic_id, partition)
             base = self._run(_TAKE, topic_id, partition, count)
             if base < 0:
-                self._raise_counter(session, topic_id, partition)
+                self._set_counter(session, topic_id, partition)
                 base = self._run(_TAKE, topic_id, partition, count)
         except redis.RedisError as error:
             self._stay_away(error)
@@ -81,24 +83,24 @@ class RedisAllocator:
         return Placement(base if base >= 0 else None)
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:
-        """Raise the counter past everything that MySQL knows, because Redis has gone back to an older value."""
+        """Set the counter to the end that MySQL knows, because Redis has gone back to an older value, or far ahead."""
         try:
-            self._raise_counter(session, topic_id, partition)
+            self._set_counter(session, topic_id, partition)
         except redis.RedisError as error:
             self._stay_away(error)
 
     def landed(self, topic_id: int, partition: int, base: int, count: int) -> None:
         """Do nothing: Redis has counted these offsets already."""
 
-    def _raise_counter(self, session: Session, topic_id: int, partition: int) -> None:
-        free = next_free_offset(session, topic_id, partition)
+    def _set_counter(self, session: Session, topic_id: int, partition: int) -> None:
+        free = note_end(session, topic_id, partition)
         if free is not None:
-            self._run(_RAISE, topic_id, partition, free)
+            self._run(_SET_RIGHT, topic_id, partition, free, FARTHEST)
             self._seeded.add((topic_id, partition))
 
-    def _run(self, script: _Script, topic_id: int, partition: int, number: int) -> int:
+    def _run(self, script: _Script, topic_id: int, partition: int, *numbers: int) -> int:
         """Run a script on a counter; its text is sent only to a server that does not know it."""
-        rest = (1, f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}", number)
+        rest = (1, f"ems:{self._stream_id}:next:{{{topic_id}:{partition}}}", *numbers)
         try:
             return int(self._redis.ask("EVALSHA", script.sha, *rest))
         except redis.exceptions.NoScriptError:

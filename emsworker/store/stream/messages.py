@@ -16,6 +16,7 @@ from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_
 from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)
+FARTHEST = 100_000  # offsets above the known end of a partition: a counter that is beyond is wrong
 _TOMBSTONES_A_STATEMENT = 1000
 _HEADERS_BYTES = 64 << 10  # of a packet: what is in it beside the body
 _ROW_BYTES = 768  # its uid, its producer's name, times and numbers
@@ -74,7 +75,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         the first offset of each batch, in sorted order of (topic, partition).
 
     Raises:
-        AssertionBroken: a partition is gone, or an offset lies below the log start offset.
+        AssertionBroken: a partition is gone, or an offset lies below the log start offset or far above the end.
         Conflict: others kept the partition locked; the transaction was rolled back.
         Duplicate: an offset (key ``PRIMARY``) or a uid (key ``uid``) is taken; the transaction was rolled back.
     """
@@ -118,7 +119,8 @@ def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
         add_batch(packet, batch)
         return packet.only_statement
     where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
-    parts = {**where, "base": batch.placement.base or 0, "message": _body_of(batch.messages[0])}
+    place: dict[str, Part] = {"base": batch.placement.base or 0, "farthest": FARTHEST}
+    parts = {**where, **place, "message": _body_of(batch.messages[0])}
     text = fill(_insert_one(_SQL.insert_messages, _SQL.message_row, _SQL.known_offset), parts)
     return text if len(text) <= session.most_bytes else None
 
@@ -136,7 +138,7 @@ def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
         index = raise_counter(packet, batch.topic_id, batch.partition, count)
         first, further, numbers = _SQL.raised_offset, _SQL.raised_row, range(1, count)
     else:
-        first, further = fill(_SQL.known_offset, {**where, "base": base}), _SQL.message_row
+        first, further = fill(_SQL.known_offset, {**where, "base": base, "farthest": FARTHEST}), _SQL.message_row
         numbers = range(base + 1, base + count)
     bodies = [_body_of(message) for message in batch.messages]
     rows = [fill(_SQL.message_row, {**where, "offset": first, "message": bodies[0]})]
@@ -165,6 +167,29 @@ def next_free_offset(session: Session, topic_id: int, partition: int) -> int | N
     return int(rows[0][0]) if rows else None
 
 
+def note_end(session: Session, topic_id: int, partition: int) -> int | None:
+    """Raise MySQL's counter to the end of a partition, and return it; ``None`` if there is no such partition."""
+    packet = session.packet()
+    packet.begin()
+    raise_counter(packet, topic_id, partition, 0)
+    packet.commit()
+    packet.send()
+    return next_free_offset(session, topic_id, partition)
+
+
+class Neighbour(NamedTuple):
+    """A row after a hole, and its age in seconds."""
+
+    offset: int
+    age_s: float
+
+
+def next_row(session: Session, topic_id: int, partition: int, offset: int) -> Neighbour | None:
+    """Return the first row at an offset or after it."""
+    rows = session.rows(_SQL.find_hole, {"topic_id": topic_id, "partition": partition, "from_offset": offset})
+    return Neighbour(int(rows[0][0]), float(rows[0][1])) if rows else None
+
+
 def close_hole(session: Session, topic_id: int, group_id: int, partition: int, gap_timeout_s: float) -> bool:
     """Fill the hole at a group's cursor with tombstones if the next row after it is old enough.
 
@@ -180,13 +205,12 @@ def close_hole(session: Session, topic_id: int, group_id: int, partition: int, g
 
 def close_hole_at(session: Session, topic_id: int, partition: int, first: int, gap_timeout_s: float) -> bool:
     """Fill the hole that begins at an offset, as :func:`close_hole` does."""
-    rows = session.rows(_SQL.find_hole, {"topic_id": topic_id, "partition": partition, "from_offset": first})
-    if not rows or rows[0][0] == first:
-        return bool(rows)
-    neighbour, age_s = rows[0]
-    if age_s < gap_timeout_s:
+    neighbour = next_row(session, topic_id, partition, first)
+    if neighbour is None or neighbour.offset == first:
+        return neighbour is not None
+    if neighbour.age_s < gap_timeout_s or neighbour.offset - first > FARTHEST:  # see strays
         return False
-    last = min(neighbour, first + _TOMBSTONES_A_STATEMENT)
+    last = min(neighbour.offset, first + _TOMBSTONES_A_STATEMENT)
     where = {"topic_id": topic_id, "partition": partition}
 
     def work(session: Session) -> bool:

@@ -10,9 +10,10 @@ WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s AND p.closed =
 IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 
 -- name: known_offset
--- The offset of the first row; NULL, which the table rejects, if the partition is gone or closed (the topic has moved), or the offset lies below the log
--- start offset. The lock is shared, so that retention cannot raise the log start offset past us before our commit.
-(SELECT IF(log_start <= %(base)s AND closed = 0, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
+-- The offset of the first row; NULL, which the table rejects, if the partition is gone or closed (the topic has moved), or
+-- the offset lies below the log start offset, or so far above what is known of the end that the counter must be wrong. The
+-- lock is shared, so that retention cannot raise the log start offset past us before our commit.
+(SELECT IF(log_start <= %(base)s AND closed = 0 AND %(base)s <= GREATEST(next_offset, high_watermark, log_start) + %(farthest)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
@@ -40,8 +41,9 @@ INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, kind, headers, 
 (%(topic_id)s,%(partition)s,%(offset)s,'tombstone','','',NOW(6))
 
 -- name: find_hole
--- The first row at a cursor or after it: its offset and its age in seconds.
-SELECT m.`offset`, TIMESTAMPDIFF(MICROSECOND, m.born_at, NOW(6)) / 1000000 FROM ems_message m
+-- The first row at a cursor or after it: its offset and its age in seconds. A time that no producer of ours writes, in the
+-- future or none at all, is an old one: a row with it may not keep a hole open.
+SELECT m.`offset`, COALESCE(ABS(TIMESTAMPDIFF(MICROSECOND, m.born_at, NOW(6))) / 1000000, 1e9) FROM ems_message m
 WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` >= %(from_offset)s ORDER BY m.`offset` LIMIT 1
 
 -- name: get_cursor
