@@ -25,7 +25,7 @@ GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition
 
 -- name: producer_cancel
 -- Cancels messages that have not run yet; so it could also cancel the messages of others.
-GRANT SELECT (`key`), UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT SELECT (`key`), UPDATE (kind) ON {database}.ems_message TO {user};
 GRANT DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT (ordering) ON {database}.ems_group TO {user};
 GRANT UPDATE (skipped) ON {database}.ems_cursor TO {user};
@@ -89,7 +89,7 @@ GRANT INSERT ON {database}.ems_cursor TO {user};
 
 -- name: worker_cancel
 -- For tasks that cancel messages that have not run yet.
-GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT UPDATE (kind) ON {database}.ems_message TO {user};
 
 -- name: celery
 -- Celery programs, clients and workers alike: what a worker does, and queues that they declare, purge and delete.
@@ -258,7 +258,7 @@ GRANT SELECT ON {database}.ems_sample TO {user};
 GRANT SELECT ON {database}.ems_latest TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT, INSERT ON {database}.ems_restored TO {user};
-GRANT INSERT, UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT INSERT, UPDATE (kind) ON {database}.ems_message TO {user};
 GRANT INSERT, DELETE ON {database}.ems_outbox TO {user};
 GRANT UPDATE (timeout_ms, ladder, max_attempts, filter, paused) ON {database}.ems_group TO {user};
 GRANT UPDATE (next_offset, skipped) ON {database}.ems_cursor TO {user};
