@@ -8,6 +8,7 @@ from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
+    sweep_audit,
     sweep_celery,
     sweep_clients,
     sweep_holds,
@@ -63,6 +64,7 @@ def leader_services(server: str = MAIN) -> tuple[Service, ...]:
         sweep_slots,
         sweep_notices,
         sweep_celery,
+        sweep_audit,
         TakeSamples(),
         prune_samples,
         WatchAlarms(),

@@ -123,6 +123,10 @@ def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
     app.send(topic, {"n": 51}, countdown=0.1)
     uid = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"
     assert app.send(topic, {"n": 52}, uid=uid).created and not app.send(topic, {"n": 52}, uid=uid).created
+    for body in ("first", "second"):  # a repetition leaves the first as it is
+        app.send(topic, body, uid=uid.replace("-7c3e-", "-7c3f-"), countdown=60)
+    stored = place.stream.rows("SELECT body FROM ems_outbox WHERE body LIKE '%%first%%' OR body LIKE '%%second%%'")
+    assert stored == [(b"first",)]
     with app.transaction() as tx:
         app.send(topic, {"n": 53}, transaction=tx)
     assert app.result(sent[0], group="a").status
@@ -134,7 +138,7 @@ def test_a_producer_sends_and_asks_for_results(place: Place) -> None:
         "SELECT COUNT(*) FROM ems_message WHERE topic_id = %s UNION ALL SELECT COUNT(*) FROM ems_outbox WHERE topic_id = %s",
         stored.id, stored.id,
     )  # fmt: skip
-    assert sum(count for (count,) in found) == 53
+    assert sum(count for (count,) in found) == 54
     app.close()
 
 

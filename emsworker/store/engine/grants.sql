@@ -1,7 +1,7 @@
 -- name: producer
 -- Sends messages (also delayed, in transactions and with dedup keys), and reads results. It reads no bodies, changes
--- and deletes no messages, and creates no topics. (MariaDB requires UPDATE of every column that INSERT .. ON DUPLICATE
--- KEY UPDATE names.)
+-- and deletes no messages, and creates no topics. (UPDATE of created_at: a repeated INSERT leaves the first row as it
+-- is by setting it to itself.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
@@ -12,7 +12,7 @@ GRANT SELECT ON {database}.ems_result TO {user};
 GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
 GRANT SELECT (topic_id, `partition`, `offset`, uid, kind), INSERT ON {database}.ems_message TO {user};
-GRANT SELECT (topic_id, uid), INSERT, UPDATE ON {database}.ems_outbox TO {user};
+GRANT SELECT (topic_id, uid, created_at), INSERT, UPDATE (created_at) ON {database}.ems_outbox TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_dedup TO {user};
 GRANT SELECT (group_id, `partition`, `offset`) ON {database}.ems_retry TO {user};
 GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_dead TO {user};
@@ -75,6 +75,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_latest TO {user};
+GRANT SELECT (action_id, step), DELETE ON {database}.ems_audit TO {user};
 GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_result TO {user};
 GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
@@ -127,6 +128,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_latest TO {user};
+GRANT SELECT (action_id, step), DELETE ON {database}.ems_audit TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_result TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord_part TO {user};
@@ -272,7 +274,7 @@ GRANT DELETE ON {database}.ems_position TO {user};
 GRANT DELETE ON {database}.ems_hold TO {user};
 GRANT INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
 GRANT DELETE ON {database}.ems_slot TO {user};
-GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit TO {user};
+GRANT SELECT, INSERT ON {database}.ems_audit TO {user};
 
 -- name: admin
 -- Creates the tables, and changes any of their rows.
