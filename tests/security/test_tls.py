@@ -224,7 +224,7 @@ def test_a_worker_and_a_producer_live_on_tls_alone(
 ) -> None:
     """Each connection of theirs: MySQL refuses users without TLS, and Redis has no other port."""
     with open_stream(tls_server, tmp_path) as stream, users(tls_server, stream.url) as make:
-        urls = [make("worker", ["auto-create"]), make("producer", ["auto-create"])]
+        urls = [make("worker", ["auto-create", "beat"]), make("producer", ["auto-create"])]
         for url in urls:
             _alter(tls_server, url, "REQUIRE SSL")
             with pytest.raises(AccessDenied, match="denied"):

@@ -37,17 +37,55 @@ GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT INSERT (topic, body, `key`, tag, headers, task, priority, delay_s, uid) ON {database}.ems_publish TO {user};
 
 -- name: worker
--- Runs messages and the services of the beat, and sends too. It creates, changes and deletes no topics and groups,
--- changes no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL requires it to lock a
--- row.)
+-- Runs messages, and sends too; it leaves the services of the beat to others (`ems worker --no-beat`), unless it is
+-- allowed to do them. It creates, changes and deletes no topics and groups, changes and deletes no messages, and neither
+-- changes nor deletes dead letters.
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
-GRANT SELECT, UPDATE ON {database}.ems_partition TO {user};
+GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
+GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
+GRANT SELECT, INSERT ON {database}.ems_message TO {user};
+GRANT SELECT, INSERT, UPDATE (created_at), DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT (id, topic, created_at, refused_at) ON {database}.ems_publish TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_dedup TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
+GRANT SELECT, INSERT ON {database}.ems_attempt TO {user};
+GRANT SELECT, INSERT ON {database}.ems_dead TO {user};
+GRANT SELECT, DELETE ON {database}.ems_dead_notice TO {user};
+GRANT SELECT ON {database}.ems_skip_policy TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_result TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_progress TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_schedule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
+GRANT SELECT ON {database}.ems_leader TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_hold TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_alarm TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_latest TO {user};
+
+-- name: beat
+-- Does the services of the beat: recovery, the relay, retention, schedules, alarms, samples. It deletes messages, as
+-- retention does, and old rows of the audit; it creates, changes and deletes no topics and groups. (UPDATE of a name:
+-- MySQL requires it to lock a row.)
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_topic_guard TO {user};
+GRANT SELECT ON {database}.ems_group TO {user};
+GRANT SELECT ON {database}.ems_handler TO {user};
+GRANT SELECT, UPDATE (next_offset, log_start, trimmed, high_watermark) ON {database}.ems_partition TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_message TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT, INSERT, UPDATE (created_at), DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
@@ -59,16 +97,15 @@ GRANT INSERT ON {database}.ems_skip TO {user};
 GRANT SELECT ON {database}.ems_skip_policy TO {user};
 GRANT SELECT, DELETE ON {database}.ems_restored TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_result TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_progress TO {user};
-GRANT SELECT, INSERT, UPDATE ON {database}.ems_schedule TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
+GRANT SELECT, DELETE ON {database}.ems_progress TO {user};
+GRANT SELECT, UPDATE (next_at, last_at) ON {database}.ems_schedule TO {user};
+GRANT SELECT, DELETE ON {database}.ems_once TO {user};
+GRANT SELECT, UPDATE (renewed_at, expires_at), DELETE ON {database}.ems_client TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_leader TO {user};
-GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_position TO {user};
 GRANT SELECT, UPDATE (lost_at), DELETE ON {database}.ems_hold TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
-GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT, UPDATE ON {database}.ems_limit TO {user};
+GRANT SELECT, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
@@ -85,7 +122,7 @@ GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT INSERT ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_group TO {user};
-GRANT INSERT ON {database}.ems_partition TO {user};
+GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition TO {user};
 GRANT INSERT ON {database}.ems_cursor TO {user};
 
 -- name: worker_cancel
@@ -101,7 +138,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_group TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_partition TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_cursor TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_message TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT, INSERT, UPDATE (created_at), DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
