@@ -112,8 +112,8 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
     "--on",
     required=True,
     is_eager=True,  # --above is read in its unit
-    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused"]),
-    help="What is measured of each group; refused: rows of ems_publish, of the whole stream.",
+    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused", "locked"]),
+    help="What is measured of each group; refused, locked: rows of ems_publish, and locks, of the whole stream.",
 )
 @click.option(
     "--above",

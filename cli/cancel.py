@@ -16,9 +16,9 @@ from .output import print_record
 def cancel(topic: str, id_: str, as_json: bool) -> None:
     """Cancel a message that was not run yet, in every group.
 
-    A delayed message is deleted; one in the stream loses its body. Attempts that have begun go on, and so may messages
-    that a worker had claimed and read by then. A message that every group has finished is left as it is, and the exit
-    code is 1.
+    A delayed message is deleted; one in the stream is read by nobody any more. Attempts that have begun go on, and so
+    may messages that a worker had claimed and read by then. A message that every group has finished is left as it is,
+    and the exit code is 1.
     """
     from emsworker.core.errors import UnknownMessage
 

@@ -34,7 +34,9 @@ def migrate(as_json: bool) -> None:
 @click.command()
 @click.option(
     "--role",
-    type=click.Choice(["publisher", "producer", "worker", "celery", "viewer", "reader", "operator", "sink", "admin"]),
+    type=click.Choice(
+        ["publisher", "producer", "worker", "beat", "celery", "viewer", "reader", "operator", "sink", "admin"]
+    ),
     help="Whose privileges the user must have, see `ems grants`; by default those of any one role.",
 )
 @common_options

@@ -22,9 +22,9 @@ def grants(
 ) -> None:
     """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
 
-    A publisher sends by plain SQL; a producer sends; a worker runs tasks, does the beat's services and sends; a reader
-    looks, and reads with Spark; a sink writes with Spark; an admin does the rest. Topics and groups are created by an
-    admin, unless a role is allowed to auto-create them.
+    A publisher sends by plain SQL; a producer sends; a worker runs tasks and sends; a beat does its services, and so
+    does a worker that is allowed to; a reader looks, and reads with Spark; a sink writes with Spark; an admin does the
+    rest. Topics and groups are created by an admin, unless a role is allowed to auto-create them.
     """
     from emsworker.core.url import DatabaseUrl
     from emsworker.store.engine.grants import statements

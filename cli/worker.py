@@ -140,7 +140,7 @@ def worker(
 
     claim_role("worker")
     configure_logging(log_level, log_format)
-    facts, stream = _load(app_path, topics, groups, reload)
+    facts, stream = _load(app_path, topics, groups, reload, no_beat=no_beat)
     spec = ChildSpec(
         app=app_path,
         topics=topics,
@@ -161,7 +161,9 @@ def worker(
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload, http=http))
 
 
-def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool) -> tuple[AppFacts, OpenStream]:
+def _load(
+    app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool, *, no_beat: bool
+) -> tuple[AppFacts, OpenStream]:
     """Load the app in a process of its own, and return what it declares and the stream that it names."""
     from dataclasses import replace
 
@@ -172,7 +174,7 @@ def _load(app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bo
     if reload:
         # Python trusts a compiled file whose time, in whole seconds, and size fit: two quick edits would be one.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    facts = describe_app(app, os.environ, given.get("url"), topics, groups)
+    facts = describe_app(app, os.environ, given.get("url"), topics, groups, with_beat=not no_beat)
     stream = stream_of(replace(facts.settings, **given))
     if facts.refusal is not None:
         raise (WrongUsage if facts.refusal.usage else CommandFailure)(list(facts.refusal.lines))
@@ -318,17 +320,17 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
     from emsworker.observe.logs import configure_logging
     from emsworker.store.engine.schema import server_facts
     from emsworker.worker.banner import log_beat
-    from emsworker.worker.preflight import check_stream
+    from emsworker.worker.preflight import BEAT, check_stream
     from emsworker.worker.probes import beat_routes
 
-    claim_role("worker")
+    claim_role("beat")
     configure_logging(log_level, log_format)
     stream = open_main()
     server, away = "", list[StoreUnavailable]()
     urls = wanted_servers(stream)
     for url in urls.values():
         try:
-            checked = check_stream(url, stream.settings)
+            checked = check_stream(url, stream.settings, BEAT)
             server = server or checked.call(server_facts).product
             checked.thread_session().close()
         except AccessDenied as error:

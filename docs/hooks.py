@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
@@ -16,6 +16,8 @@ from emsworker.core.config import Settings
 from emsworker.core.model import Group, Topic
 from emsworker.core.options import options_of
 from emsworker.core.settings import settings_of
+from emsworker.store.engine.grants import ALLOWANCES, ROLES, Columns, privileges, roles_allowed
+from emsworker.store.engine.schema import table_columns
 from emsworker.tasks.middleware import Middleware
 
 _CLI = "emsworker.cli.main"
@@ -62,6 +64,36 @@ def _create_statements() -> Iterator[tuple[str, str]]:
             script = item.read_text(encoding="utf-8")
             for found in re.finditer(r"CREATE TABLE IF NOT EXISTS (\w+) \(.*?\n\)[^;]*;", script, re.DOTALL):
                 yield found[1], found[0]
+
+
+def writes_table() -> str:
+    """All that each role may insert, change and delete: the tables, with the columns if not all."""
+    rows = []
+    for role in ROLES:
+        own = privileges(role)
+        rows.append(_role_row(f"`{role}`", own))
+        for one in ALLOWANCES:
+            if role in roles_allowed(one):
+                more = {
+                    table: {
+                        verb: columns for verb, columns in verbs.items() if own.get(table, {}).get(verb, ()) != columns
+                    }
+                    for table, verbs in privileges(role, [one]).items()
+                }
+                rows.append(_role_row(f"`{role}` with `--allow {one}`, besides", more))
+    return "\n".join(["| role | inserts into | changes | deletes from |", "| --- | --- | --- | --- |", *rows])
+
+
+def _role_row(name: str, granted: Mapping[str, Mapping[str, Columns]]) -> str:
+    return f"| {' | '.join((name, *(_granted(granted, verb) for verb in ('INSERT', 'UPDATE', 'DELETE'))))} |"
+
+
+def _granted(granted: Mapping[str, Mapping[str, Columns]], verb: str) -> str:
+    found = {table: verbs[verb] for table, verbs in granted.items() if verb in verbs}
+    if found.keys() == table_columns().keys():
+        return "every table"
+    named = [f"`{table}`" + (f" ({', '.join(columns)})" if columns else "") for table, columns in sorted(found.items())]
+    return ", ".join(named) or "nothing"
 
 
 def commands() -> str:
@@ -153,6 +185,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "<!-- generated: topic settings -->": topic_settings_table,
     "<!-- generated: group settings -->": group_settings_table,
     "<!-- generated: tables -->": tables,
+    "<!-- generated: rights -->": writes_table,
     "<!-- generated: commands -->": commands,
     "<!-- generated: metrics -->": metrics_table,
     "<!-- generated: events -->": events_table,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count as numbers
 
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.ids import new_uid, parse_uid, uid_text
@@ -31,9 +32,9 @@ class Audit:
     def record(
         self, actor: str, action: str, target: str, detail: str = "", count: Callable[[object], int] = count_changed
     ) -> Iterator[str]:
-        """Record what this thread changes in the block: each transaction writes its part of the action's row.
+        """Record what this thread changes in the block: each transaction writes a row of its own.
 
-        A change that is rolled back leaves no trace in the row, and a block that changes nothing leaves no row.
+        A change that is rolled back leaves no row.
 
         Args:
             actor: who does it.
@@ -46,11 +47,12 @@ class Audit:
             the id of the action.
         """
         action_id, session = new_uid(), self._database.thread_session()
+        steps = numbers(1)  # one that was rolled back leaves its number out
 
         def note(result: object) -> None:
             if changed := count(result):
                 texts = {"actor": actor, "action": action, "target": target, "detail": detail}
-                store.note_step(session, action_id, changed, **texts)
+                store.note_step(session, action_id, next(steps), changed, **texts)
 
         session.before_commit = note
         try:

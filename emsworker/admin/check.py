@@ -203,7 +203,7 @@ def _check_schema(database: Database, version: int) -> Finding:
 
 
 # The role with the most privileges comes first.
-_BY_PRIVILEGES = ("admin", "celery", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
+_BY_PRIVILEGES = ("admin", "celery", "beat", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
 
 
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:

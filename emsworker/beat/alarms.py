@@ -11,6 +11,7 @@ import queue
 import threading
 from datetime import datetime, timedelta
 
+from emsworker.beat.locks import WatchLocks
 from emsworker.core.alarms import GONE, Attempts, advance, evaluate
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
@@ -33,9 +34,14 @@ _SHARE = 10  # measuring takes at most a tenth of the time
 
 
 class WatchAlarms:
-    """The alarm service; it uses no app, only the rules that ``ems alarms create`` has written."""
+    """The alarm service; it uses no app, only the rules that ``ems alarms create`` has written.
 
-    def __init__(self) -> None:
+    Args:
+        locks: the service that watches locks.
+    """
+
+    def __init__(self, locks: WatchLocks | None = None) -> None:
+        self._locks = locks or WatchLocks()
         self._back: queue.SimpleQueue[tuple[AlarmDelivery, str | None]] = queue.SimpleQueue()
         self._flying = 0
         self._next_watch = 0.0
@@ -66,7 +72,7 @@ class WatchAlarms:
         now = server_now(session)
         if self._measured_at is not None and now - self._measured_at > _LONGEST_GAP:
             self._measured_at, self._histories = None, {}
-        values = store.measure(session, rules, now, self._measured_at)
+        values = store.measure(session, rules, now, self._measured_at, locked_s=self._locks.held_s)
         self._measured_at, before, self._histories = now, self._histories, {}
         silences = store.list_silences(session)
         known = {(alarm.rule, (alarm.topic, alarm.group)): alarm for alarm in store.list_alarms(session)}

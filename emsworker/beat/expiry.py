@@ -1,4 +1,7 @@
-"""Beat services that delete what has expired: clients, keys, results, progress reports, notices, slots and holds."""
+"""Beat services that delete what has expired.
+
+These are clients, keys, results, progress reports, notices, slots, holds, and old rows of the audit.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
 from emsworker.store.celery import chords
 from emsworker.store.celery import results as celery_results
-from emsworker.store.cluster import clients, once
+from emsworker.store.cluster import audit, clients, once
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
 from emsworker.store.stream import dedup, holds
@@ -80,6 +83,13 @@ def sweep_holds(session: Session, settings: Settings) -> float:
 def sweep_celery(session: Session, settings: Settings) -> float:
     """Delete expired results and chords of Celery, in bounded chunks; no pause while there are more."""
     return _pause_s(max(celery_results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK)), _CHUNK, settings)
+
+
+def sweep_audit(session: Session, settings: Settings) -> float:
+    """Delete rows of the audit older than ``audit_keep_s``, in bounded chunks; no pause while there are more."""
+    if not settings.audit_keep_s:
+        return _NONE_BEATS * settings.beat_s
+    return _pause_s(audit.delete_old(session, settings.audit_keep_s, _CHUNK), _CHUNK, settings)
 
 
 def _pause_s(swept: int, chunk: int, settings: Settings) -> float:

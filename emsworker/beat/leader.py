@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.beat.forwarder import forwarders
+from emsworker.beat.locks import WatchLocks
 from emsworker.beat.services import Service, leader_services, standby_services
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
@@ -54,6 +55,7 @@ class BeatHealth:
         answered: the server has answered it once.
         silent_s: seconds since the server's last answer, if that is too long; else 0.
         turned_s: seconds since its loop turned, beyond its pause.
+        locked_s: seconds for which a lock on the stream's tables has held up others; 0 if none does.
         runs, failures: of each service, since the start.
     """
 
@@ -62,6 +64,7 @@ class BeatHealth:
     answered: bool
     silent_s: float
     turned_s: float
+    locked_s: float
     runs: Mapping[str, int]
     failures: Mapping[str, int]
 
@@ -119,7 +122,9 @@ class Beat(Runnable):
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
         self._next_claim_of_leadership = 0.0
-        self._next = {True: dict.fromkeys(leader_services(server), 0.0), False: dict.fromkeys(standby_services(), 0.0)}
+        self._locks = WatchLocks()
+        leading, standby = leader_services(server, self._locks), standby_services()
+        self._next = {True: dict.fromkeys(leading, 0.0), False: dict.fromkeys(standby, 0.0)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails
         self._failing: dict[Service, _Failing] = {}
@@ -137,6 +142,7 @@ class Beat(Runnable):
             leading=self.leading,
             answered=self._answered,
             silent_s=silent_s if silent_s > self._claim_every_s + _SILENT_S else 0.0,
+            locked_s=self._locks.held_s if self.leading else 0.0,
             turned_s=max(0.0, now - max(self.turned_at, self._sleeps_until)),
             runs=dict(self._runs),
             failures=dict(self._failures),
@@ -258,6 +264,7 @@ class Beats:
             answered=any(one.answered for one in each),
             silent_s=min(one.silent_s for one in each),
             turned_s=max(one.turned_s for one in each),
+            locked_s=max(one.locked_s for one in each),
             runs=_totals(one.runs for one in each),
             failures=_totals(one.failures for one in each),
         )

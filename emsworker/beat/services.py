@@ -8,6 +8,7 @@ from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.expiry import (
+    sweep_audit,
     sweep_celery,
     sweep_clients,
     sweep_holds,
@@ -19,6 +20,7 @@ from emsworker.beat.expiry import (
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
+from emsworker.beat.locks import WatchLocks
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
@@ -41,12 +43,14 @@ def standby_services() -> tuple[Service, ...]:
     return (Relay(shortest_s=0.05, late_s=0.05),)
 
 
-def leader_services(server: str = MAIN) -> tuple[Service, ...]:
+def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tuple[Service, ...]:
     """Return the services of the leader, for one stream: some remember what they have seen of it.
 
     Args:
         server: of several servers, the one that the stream is on.
+        locks: the one that watches locks, whose numbers others need.
     """
+    locks = locks or WatchLocks()
     return (
         recover_claims,
         correct_times,
@@ -65,8 +69,10 @@ def leader_services(server: str = MAIN) -> tuple[Service, ...]:
         sweep_slots,
         sweep_notices,
         sweep_celery,
+        sweep_audit,
         TakeSamples(),
         prune_samples,
-        WatchAlarms(),
+        locks,
+        WatchAlarms(locks),
         PingDeadMan(server),
     )

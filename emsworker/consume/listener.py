@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 _ANNOUNCED = ANNOUNCED.encode()
 _AWAY_S = 1.0
 _EMPTY_S = 0.1  # while there is no topic to listen for
+_MOST_BYTES = 512  # the longest of our own notifications is shorter; anybody may publish on the channel
 
 
 class Listener(Runnable):
@@ -74,7 +75,8 @@ class Listener(Runnable):
                 message = channel.get_message(timeout=1.0)
                 self._trouble.over("redis is there")
                 if message is not None:
-                    words = message["data"].split()
+                    data = message["data"]
+                    words = data.split() if len(data) <= _MOST_BYTES else []
                     is_announced = words[:1] == [_ANNOUNCED]
                     wake = self._announce if is_announced else self._wake
                     wake(self._topics[message["channel"]], _numbers_in(words[is_announced:]))

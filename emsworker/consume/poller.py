@@ -72,6 +72,7 @@ class Poller(Runnable):
         self._topic_of = {group_id: topic.id for group_id, topic in topic_of.items()}
         self._topic_names = {topic.id: topic.name for topic in topic_of.values()}
         self._groups_of = Counter(self._topic_of.values())
+        self._partitions_of = {topic.id: frozenset(topic.partition_numbers()) for topic in topic_of.values()}
         self._in_order = set(in_order)
         self._lock = forks.Lock()
         self._found = forks.Condition(self._lock)  # the consumers wait on it
@@ -104,6 +105,7 @@ class Poller(Runnable):
                 self._groups_of[topic.id] += 1
             self._topic_of = {**self._topic_of, group_id: topic.id}
             self._topic_names[topic.id] = topic.name
+            self._partitions_of[topic.id] = frozenset(topic.partition_numbers())
             if in_order:
                 self._in_order.add(group_id)
             self._notified = True
@@ -206,8 +208,9 @@ class Poller(Runnable):
         """Take a notification over Redis; see :meth:`notify`. One that was announced has been followed already."""
         with self._lock:
             self._told, self._untold_since = True, math.inf
-            left = [number for number in partitions if not self._was_announced(topic_id, number)]
-            is_followed = len(partitions) > len(left) == 0
+            known = self._known(topic_id, partitions)
+            left = [number for number in known if not self._was_announced(topic_id, number)]
+            is_followed = len(known) == len(partitions) > len(left) == 0
             others = self._groups_of[topic_id] - len(self._open.get(topic_id, ()))
         if others or not is_followed:
             self.notify(topic_id, left)
@@ -216,11 +219,18 @@ class Poller(Runnable):
         """Send an idle thread to messages that are just being committed; their notification follows."""
         with self._lock:
             hints = [
-                Hint(group_id, "stream", number) for group_id in self._open.get(topic_id, ()) for number in partitions
+                Hint(group_id, "stream", number)
+                for group_id in self._open.get(topic_id, ())
+                for number in self._known(topic_id, partitions)
             ]
             if self._idle:
                 self._announced |= dict.fromkeys(hints, ticks() + _ANNOUNCED_S)
                 self._hand_out(hints)
+
+    def _known(self, topic_id: int, partitions: Collection[int]) -> list[int]:
+        """Return those that the topic had when it was looked up: anybody may publish any number on Redis."""
+        there = self._partitions_of.get(topic_id, frozenset())
+        return [number for number in partitions if number in there]
 
     def _was_announced(self, topic_id: int, partition: int) -> bool:
         hints = [Hint(group_id, "stream", partition) for group_id in self._open.get(topic_id, ())]

@@ -50,6 +50,7 @@ class Metric(StrEnum):
     STUCK = "stuck"
     ERROR_RATE = "error_rate"
     REFUSED = "refused"
+    LOCKED = "locked"
 
     @property
     def threshold(self) -> Check:
@@ -63,7 +64,7 @@ class Metric(StrEnum):
     @property
     def is_duration(self) -> bool:
         """True if the value is in seconds."""
-        return self in (Metric.OLDEST, Metric.STUCK)
+        return self in (Metric.OLDEST, Metric.STUCK, Metric.LOCKED)
 
     @property
     def is_counted(self) -> bool:
@@ -73,7 +74,7 @@ class Metric(StrEnum):
     @property
     def of_stream(self) -> bool:
         """True if it is measured once for the whole stream, at :data:`STREAM`, and not for each group."""
-        return self is Metric.REFUSED
+        return self in (Metric.REFUSED, Metric.LOCKED)
 
 
 def _check_span(value: Any) -> None:

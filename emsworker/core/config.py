@@ -202,6 +202,9 @@ class Settings:
         10.0, seconds(), help="the interval at which the beat samples the numbers of all groups, for charts; 0: never"
     )
     sample_keep_s: float = option(259200.0, seconds(60), help="the time for which samples are kept")
+    audit_keep_s: float = option(
+        31536000.0, seconds(), help="the time for which the beat keeps rows of the audit; 0: for ever"
+    )
     alarm_commands: tuple[str, ...] = option(
         (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )

@@ -210,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer."""
         self.server.begin_answer(self.connection)
-        answer = self._answer()
+        answer = self._answer() if self._has_no_body() else Answer(400, b"a request here has no body\n")
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -220,6 +220,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     do_HEAD = do_GET
+
+    def _has_no_body(self) -> bool:
+        """False if a proxy before this server could see another end of the request than this server does."""
+        lengths = self.headers.get_all("Content-Length", [])
+        return "Transfer-Encoding" not in self.headers and lengths in ([], ["0"])
 
     def _answer(self) -> Answer:
         parts = urlsplit(self.path)

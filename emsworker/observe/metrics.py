@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from emsworker.core.errors import DecodeError
 from emsworker.core.extras import hint_if_missing, require
 from emsworker.core.model import TASK_HEADER, Message, Outcome, Receipt
+from emsworker.observe.bounded import BoundedNames
 from emsworker.tasks.middleware import Middleware
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Metrics(Middleware):
         )
         self.retries = prometheus.Counter("ems_retries", "Runs that will be repeated", run, **kept)
         self.dead = prometheus.Counter("ems_dead", "Messages that were given up", run, **kept)
+        self._task_name = BoundedNames()
         self._run_series: dict[tuple[str, str, str, Outcome], _RunSeries] = {}
 
     def after_publish(self, outgoing: Outgoing, receipt: Receipt) -> None:
@@ -70,7 +72,7 @@ class Metrics(Middleware):
         self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
     ) -> None:
         """Count and time a run."""
-        labels = _labels(message, group)
+        labels = self._labels(message, group)
         run = self._run_series.get((*labels, outcome)) or self._find_series(labels, outcome)
         run.count.inc()
         run.seconds.observe(ran_s)
@@ -86,19 +88,18 @@ class Metrics(Middleware):
 
     def on_retry(self, message: Message, group: str, error: BaseException, delay_s: float) -> None:
         """Count a run that will be repeated."""
-        self.retries.labels(*_labels(message, group)).inc()
+        self.retries.labels(*self._labels(message, group)).inc()
 
     def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
         """Count a message that was given up."""
-        self.dead.labels(*_labels(message, group)).inc()
+        self.dead.labels(*self._labels(message, group)).inc()
 
-
-def _labels(message: Message, group: str) -> tuple[str, str, str]:
-    try:
-        task = message.headers.get(TASK_HEADER, "")
-    except DecodeError:  # that failure is counted, too, without a task
-        task = ""
-    return message.topic, group, task
+    def _labels(self, message: Message, group: str) -> tuple[str, str, str]:
+        try:
+            task = message.headers.get(TASK_HEADER, "")
+        except DecodeError:  # that failure is counted, too, without a task
+            task = ""
+        return message.topic, group, self._task_name(task)
 
 
 # -- the metrics of a whole worker -------------------------------------------------------------------------------------
@@ -132,9 +133,10 @@ def share_metrics(folder: Path, number: int) -> None:
 
 
 class BeatCounts(NamedTuple):
-    """A beat's numbers: whether it leads, and how often each service has run and failed."""
+    """A beat's numbers: whether it leads, how long a lock has held up others, and the runs and failures of services."""
 
     leading: bool
+    locked_s: float
     runs: Mapping[str, int]
     failures: Mapping[str, int]
 
@@ -193,6 +195,8 @@ class _Beat:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         yield GaugeMetricFamily("ems_beat_leading", "1 if this beat leads, else 0", value=float(self._beat.leading))
+        text = "Seconds for which a lock on the stream's tables has held up others, as the leading beat sees it"
+        yield GaugeMetricFamily("ems_beat_locked_seconds", text, value=self._beat.locked_s)
         for name, text, counts in (
             ("ems_beat_runs", "Runs of the beat's services", self._beat.runs),
             ("ems_beat_failures", "Runs of the beat's services that failed", self._beat.failures),

@@ -18,6 +18,7 @@ from emsworker.core.process import runnable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.observe import otel_names as names
+from emsworker.observe.bounded import BoundedNames
 from emsworker.tasks.middleware import Middleware, PublishBracket, RunBracket, RunOutcome
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ class _Instruments:
         self._consumed = meter.create_counter(names.CONSUMED_MESSAGES, "{message}", "Messages given to handlers")
         self._wait_s = meter.create_histogram(names.WAIT, description="From the write to the first run", **wait)
         self._dead = meter.create_counter(names.DEAD, "{message}", "Messages that were given up")
+        self._task_name = BoundedNames()
 
     def sent(self, publish: PublishBracket, attributes: Attributes, took_s: float) -> None:
         self._send_s.record(took_s, attributes)
@@ -206,7 +208,7 @@ class _Instruments:
     def ended(self, run: RunBracket, outcome: str, error_type: str | None) -> None:
         attributes = _attributes(names.PROCESS, run.topic, run.group) | {names.OUTCOME: outcome}
         if run.task:
-            attributes[names.TASK] = run.task
+            attributes[names.TASK] = self._task_name(run.task)
         if error_type is not None:
             attributes[names.ERROR_TYPE] = error_type
         self._run_s.record(ticks() - run.began, attributes)

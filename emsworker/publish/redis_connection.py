@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 
@@ -21,7 +22,7 @@ def connect(url: str) -> redis.Redis:
 
 def client_of(url: str, **options: Any) -> redis.Redis:
     """Return a client; for ``rediss://`` it checks the server's certificate and name, whatever the driver's default."""
-    if url.startswith("rediss://") and "ssl_cert_reqs=none" not in url:
+    if url.startswith("rediss://") and "ssl_cert_reqs=none" not in urlsplit(url).query:  # nor in a password
         options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **options}
     client: redis.Redis = redis.Redis.from_url(url, **options)
     return client

@@ -103,6 +103,8 @@ def describe_app(
     url: str | None = None,
     topics: Sequence[str] = (),
     groups: Sequence[str] = (),
+    *,
+    with_beat: bool = True,
 ) -> AppFacts:
     """Load an app in another process, check it against its stream, and return its facts; nothing is written.
 
@@ -111,11 +113,12 @@ def describe_app(
         environ: the environment to load it in.
         url: the stream's address, if it overrides the app's own.
         topics, groups: the values of ``-Q`` and ``--groups``.
+        with_beat: the worker will run a beat, so its database user needs the privileges of one.
 
     Raises:
         AppNotFound: it cannot be loaded, for whatever reason; the message is one line.
     """
-    chosen = json.dumps({"topics": list(topics), "groups": list(groups)})
+    chosen = json.dumps({"topics": list(topics), "groups": list(groups), "with_beat": with_beat})
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as noise:
         process = _start(path, answer, noise, chosen, {**environ, **({_URL: url} if url is not None else {})})
         try:
@@ -182,7 +185,7 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
 
 
-def _describe(path: str, topics: Sequence[str], groups: Sequence[str], out: IO[str]) -> dict[str, Any]:
+def _describe(path: str, topics: Sequence[str], groups: Sequence[str], with_beat: bool, out: IO[str]) -> dict[str, Any]:
     began = time.monotonic()
     url = os.environ.pop(_URL, None)  # the app's own code reads EMS_URL, which the command has set
     from emsworker.loader import load_app
@@ -203,7 +206,7 @@ def _describe(path: str, topics: Sequence[str], groups: Sequence[str], out: IO[s
         "folder": folder,
     }
     facts["broadcasts"] = sorted({route.topic for route in app.registry.broadcasts.values()})
-    checked = _check(app, path, url, topics, groups)
+    checked = _check(app, path, url, topics, groups, with_beat=with_beat)
     facts["handlers"] = [
         {"topic": topic, "group": group, "names": _names(app.settings, route)}
         | {"timeout_s": checked.timeouts.get((topic, group), app.settings.timeout_s)}
@@ -237,14 +240,24 @@ class _Checked:
     idle: list[str] = field(default_factory=list)
 
 
-def _check(app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str]) -> _Checked:
+def _check(
+    app: Ems, path: str, url: str | None, topics: Sequence[str], groups: Sequence[str], *, with_beat: bool
+) -> _Checked:
     """Check an app against its stream."""
     from emsworker.core.codec import check_serializers
     from emsworker.store.engine.schema import server_facts
     from emsworker.store.topics import find_served
     from emsworker.worker.placement import expected_on, server_urls
-    from emsworker.worker.preflight import check_app, check_streams, chosen_routes, group_timeouts
+    from emsworker.worker.preflight import (
+        WORKER,
+        WORKER_WITH_BEAT,
+        check_app,
+        check_streams,
+        chosen_routes,
+        group_timeouts,
+    )
 
+    needs = WORKER_WITH_BEAT if with_beat else WORKER
     found_out = _Checked()
     try:
         check_serializers(app.settings.serializer, app.settings.accept)
@@ -253,7 +266,7 @@ def _check(app: Ems, path: str, url: str | None, topics: Sequence[str], groups: 
         if url is None:
             return found_out  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
-        databases = check_streams(server_urls(app.settings, url), app.settings)
+        databases = check_streams(server_urls(app.settings, url), app.settings, needs)
         called = {one.task.topic for one in app.registry.schedules.values()}
         names = sorted({route.topic for route in routes} | heard | called)
         found = {
@@ -263,7 +276,12 @@ def _check(app: Ems, path: str, url: str | None, topics: Sequence[str], groups: 
             found_out.server = found_out.server or database.call(server_facts).product
             here = {topic for topic in names if expected_on(name, app.settings, found, topic)}
             check_app(
-                app, [route for route in routes if route.topic in here], sorted(heard & here), database, called & here
+                app,
+                [route for route in routes if route.topic in here],
+                sorted(heard & here),
+                database,
+                called & here,
+                needs,
             )
             found_out.timeouts |= database.call(group_timeouts)
             if not here:

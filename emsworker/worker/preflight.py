@@ -8,6 +8,7 @@ describes the app checks everything that a child will ask of the stream, once, b
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from emsworker.app import Ems
 from emsworker.core.config import Settings
@@ -28,29 +29,52 @@ from emsworker.tasks.task import Route
 
 _CALL_TIMEOUT_S = 3.0
 _NAMED = 5
-_ROLE = "worker"
 
 
-def check_stream(url: str, settings: Settings) -> Database:
-    """Connect, and check the server, the schema and the privileges that a worker and a beat need.
+@dataclass(frozen=True)
+class Needs:
+    """Privileges that a program needs.
+
+    Attributes:
+        program: its name in errors.
+        role: its role.
+        allow: additional permissions of the role.
+        remedy: what helps besides a grant.
+    """
+
+    program: str
+    role: str
+    allow: tuple[str, ...] = ()
+    remedy: str = ""
+
+
+WORKER = Needs("a worker", "worker")
+WORKER_WITH_BEAT = Needs(
+    "a worker with a beat", "worker", ("beat",), ", or start it with --no-beat, and `ems beat` as a user of its own"
+)
+BEAT = Needs("a beat", "beat")
+
+
+def check_stream(url: str, settings: Settings, needs: Needs) -> Database:
+    """Connect, and check the server, the schema and the privileges that a program needs.
 
     Raises:
         StoreUnavailable, ServerUnsupported, SchemaMissing: the stream cannot be used now.
         AccessDenied: the user, the password or a privilege is refused; in one line, however many are missing.
     """
-    claim_role(_ROLE)
+    claim_role(needs.role)
     database = Database(url, settings.connect_timeout_s, _CALL_TIMEOUT_S)
     try:
         database.call(schema.check_server)
         database.call(schema.check_version)
-        if not database.call(lambda session: probe.has_privileges(session, _ROLE)):
-            raise AccessDenied(database.call(_lacking))
+        if not database.call(lambda session: probe.has_privileges(session, needs.role, needs.allow)):
+            raise AccessDenied(database.call(lambda session: _lacking(session, needs)))
     except StoreUnavailable as error:
         raise StoreUnavailable(f"{error}; the address is {redact_url(url)} ({address_place(url)})") from error
     return database
 
 
-def check_streams(urls: Mapping[str, str], settings: Settings) -> dict[str, Database]:
+def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> dict[str, Database]:
     """Check each server as :func:`check_stream` does, and return the streams by name, without servers that are away.
 
     Raises:
@@ -61,7 +85,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings) -> dict[str, Data
     away: list[StoreUnavailable] = []
     for name, url in urls.items():
         try:
-            found[name] = check_stream(url, settings)
+            found[name] = check_stream(url, settings, needs)
         except StoreUnavailable as error:
             away.append(error)
     if not found:
@@ -69,15 +93,15 @@ def check_streams(urls: Mapping[str, str], settings: Settings) -> dict[str, Data
     return found
 
 
-def _lacking(session: Session, allow: Sequence[str] = ()) -> str:
-    missing = probe.missing_privileges(session, migrated=True, role=_ROLE, allow=allow)
+def _lacking(session: Session, needs: Needs) -> str:
+    missing = probe.missing_privileges(session, migrated=True, role=needs.role, allow=needs.allow)
     missing.sort(key=lambda privilege: " on " in privilege)  # privileges missing on all tables first
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     user = schema.server_facts(session).user
-    options = "".join(f" --allow {one}" for one in allow)
+    options = "".join(f" --allow {one}" for one in needs.allow)
     return (
-        f"the database user {user} lacks what a worker needs: {named}; "
-        f"run the statements that `ems grants {_ROLE} --user USER@HOST{options}` prints"
+        f"the database user {user} lacks what {needs.program} needs: {named}; "
+        f"run the statements that `ems grants {needs.role} --user USER@HOST{options}` prints{needs.remedy}"
     )
 
 
@@ -116,7 +140,7 @@ def _check_names(
 
 
 def check_app(
-    app: Ems, routes: Sequence[Route], heard: Sequence[str], database: Database, called: Collection[str]
+    app: Ems, routes: Sequence[Route], heard: Sequence[str], database: Database, called: Collection[str], needs: Needs
 ) -> None:
     """Check an app against the stream: its topics, groups, filters, orders, limits and schedules.
 
@@ -124,6 +148,7 @@ def check_app(
         routes: what the worker will consume.
         heard: the topics whose broadcasts it will listen to.
         called: the topics of the schedules that it will declare.
+        needs: what the worker needs if it creates nothing.
 
     Raises:
         EmsError: the first thing that a child would refuse.
@@ -133,9 +158,10 @@ def check_app(
         return
     if not app.settings.auto_create:
         raise absent[0]
-    if not database.call(lambda session: probe.has_privileges(session, _ROLE, ["auto-create"])):
+    creating = replace(needs, allow=(*needs.allow, "auto-create"))
+    if not database.call(lambda session: probe.has_privileges(session, creating.role, creating.allow)):
         first = str(absent[0]).partition(" and auto_create")[0]
-        raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, ['auto-create']))}")
+        raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, creating))}")
 
 
 def group_timeouts(session: Session) -> dict[tuple[str, str], float]:

@@ -31,7 +31,7 @@ def worker_routes(
 
     def page(_: HttpRequest) -> Answer:
         now, led = health(), beat()
-        counts = None if led is None else BeatCounts(led.leading, led.runs, led.failures)
+        counts = None if led is None else BeatCounts(led.leading, led.locked_s, led.runs, led.failures)
         states = Counter(child.state for child in now.children)
         children = {state.value: states[state] for state in ChildState}
         return Answer(200, render_worker(metrics, children, now.starts, counts), METRICS)
@@ -48,7 +48,7 @@ def beat_routes(health: Callable[[], BeatHealth]) -> Mapping[str, Route]:
 
     def page(_: HttpRequest) -> Answer:
         now = health()
-        return Answer(200, render_beat(BeatCounts(now.leading, now.runs, now.failures)), METRICS)
+        return Answer(200, render_beat(BeatCounts(now.leading, now.locked_s, now.runs, now.failures)), METRICS)
 
     return {**_probes(health), "metrics": page}
 

@@ -1,7 +1,8 @@
 """A stream on a real server, with everything that a process test needs around it.
 
-In some tests, and with EMS_TEST_ROLES=1 in all, every program has the privileges of its role alone: workers and beats
-those of a worker, what sends those of a producer, and what changes topics and groups those of an admin.
+In some tests, and with EMS_TEST_ROLES=1 in all, every program has the privileges of its role alone: workers those of a
+worker, with those of a beat if they run one, beats those of a beat, what sends those of a producer, and what changes
+topics and groups those of an admin.
 """
 
 import contextlib
@@ -50,15 +51,21 @@ class Stream:
         with Database(url).session() as session:
             migrate(session)
         self._end = contextlib.ExitStack()
-        self._worker_url, sender_url, admin_url = self._as_roles() if as_roles else [url] * 3
-        self.app = self._own_app = Ems("sender", url=admin_url)
-        self._sender = Ems("sender", url=sender_url)
+        self.urls = self._as_roles() if as_roles else dict.fromkeys(("worker", "alone", "beat", "sender", "admin"), url)
+        self.app = self._own_app = Ems("sender", url=self.urls["admin"])
+        self._sender = Ems("sender", url=self.urls["sender"])
 
-    def _as_roles(self) -> list[str]:
+    def _as_roles(self) -> dict[str, str]:
         make = self._end.enter_context(users(self.server, self.url))
         database = self.url.rsplit("/", 1)[1]
         own = [f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}" for table in ("effect", "account", "cash")]
-        return [make("worker", ["auto-create"], own), make("producer", ["auto-create"]), make("admin")]
+        return {
+            "worker": make("worker", ["auto-create", "beat"], own),
+            "alone": make("worker", ["auto-create"], own),
+            "beat": make("beat"),
+            "sender": make("producer", ["auto-create"]),
+            "admin": make("admin"),
+        }
 
     def worker(self, app: str = ACTOR, settings: dict[str, Any] | None = None, **options: Any) -> Program:
         """Start a worker and wait until it is ready; ``options`` as those of the command."""
@@ -71,7 +78,8 @@ class Stream:
     def start(self, what: str, settings: dict[str, Any] | None = None, **options: Any) -> Program:
         """Start a program without waiting for it."""
         log = self._folder / f"{what}-{len(self._programs)}.log"
-        program = Program(what, self._looker, log, {"url": self._worker_url, **(settings or {})}, **options)
+        url = self.urls["alone" if what == "worker" and not options.get("beat", True) else what]
+        program = Program(what, self._looker, log, {"url": url, **(settings or {})}, **options)
         self._programs.append(program)
         return program
 

@@ -42,7 +42,7 @@ def make(stream: Stream) -> Iterator[Make]:
     made: list[App] = []
 
     def app(**settings: Any) -> App:
-        made.append(App("puller", url=stream._worker_url, **{**QUICK, **settings}))
+        made.append(App("puller", url=stream.urls["alone"], **{**QUICK, **settings}))
         return made[-1]
 
     yield app

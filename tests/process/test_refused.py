@@ -39,13 +39,14 @@ class Case:
     groups: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     role: str = "worker"
-    allow: tuple[str, ...] = ("auto-create",)
+    allow: tuple[str, ...] = ("auto-create", "beat")
     url: tuple[str, str] = ("", "")
 
 
 CASES = {
-    "no privileges": Case("lacks what a worker needs: INSERT, UPDATE, DELETE, SELECT on", role="reader", allow=()),
-    "may not create": Case("there is no topic 'ordered', and the database user", ROLES, ("ordered",), allow=()),
+    "no privileges": Case("lacks what a worker with a beat needs: INSERT, UPDATE, DELETE, SELECT on", role="reader", allow=()),
+    "no privileges of a beat": Case("or start it with --no-beat, and `ems beat`", allow=("auto-create",)),
+    "may not create": Case("there is no topic 'ordered', and the database user", ROLES, ("ordered",), allow=("beat",)),
     "wrong password": Case("MySQL refused: (1045)", url=(":pw@", ":nix@")),
     "unknown database": Case("MySQL refused: (1044)", url=(r"/ems_\w+$", "/nix")),
     "unknown topic": Case("there is no topic 'acts' and auto_create is off", settings={"auto_create": "off"}),
@@ -108,7 +109,7 @@ def test_a_beat_without_privileges_is_refused_as_well(stream: Stream, as_role: M
     beat = stream.start("beat", {"url": as_role("reader")})
     assert beat.wait(_START_S) == 2, beat.text()
     (line,) = beat.text().splitlines()
-    assert "lacks what a worker needs" in line and "`ems grants worker" in line
+    assert "lacks what a beat needs" in line and "`ems grants beat" in line
 
 
 @pytest.mark.parametrize("what", ["worker", "beat"])
@@ -151,7 +152,7 @@ def _dropped(stream: Stream, url: str) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", [_revoked, _dropped])
 def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: MakeUser, trouble: Any) -> None:
-    url = as_role("worker", ["auto-create"])
+    url = as_role("worker", ["auto-create", "beat"])
     worker = stream.worker(settings={"url": url}, topics=["acts"], groups=["a"], processes=2, threads=3)
     beat = stream.beat({"url": url})
     until(lambda: "Ready" in beat.text(), 20, "it beats")
@@ -208,15 +209,15 @@ def test_a_consumer_that_is_refused_later_waits_as_in_an_outage(
 def test_what_a_preflight_costs(one_stream: Stream) -> None:
     from emsworker.core.config import Settings
     from emsworker.loader import load_app
-    from emsworker.worker.preflight import check_app, check_stream, chosen_routes
+    from emsworker.worker.preflight import WORKER_WITH_BEAT, check_app, check_stream, chosen_routes
 
     app = load_app(ACTOR)
     settings = Settings(url=one_stream.url)
     costs = []
     for _ in range(5):
         began = machine_s()
-        database = check_stream(one_stream.url, settings)
-        check_app(app, chosen_routes(app, ACTOR, (), ()), [], database, ())
+        database = check_stream(one_stream.url, settings, WORKER_WITH_BEAT)
+        check_app(app, chosen_routes(app, ACTOR, (), ()), [], database, (), WORKER_WITH_BEAT)
         costs.append(machine_s() - began)
         database.thread_session().close()
     print(f"preflight: {min(costs) * 1000:.0f} ms")

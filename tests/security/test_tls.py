@@ -100,6 +100,7 @@ def test_it_connects_to_who_has_the_right_certificate(url: str, files: _Files) -
         f"ssl_ca={ca}&ssl_mode=verify_identity",
         f"ssl_ca={ca}&ssl_cert={files.client_cert}&ssl_key={files.client_key}",
         "ssl_mode=required",
+        "ssl_mode=preferred",
     ):
         assert _cipher(f"{url}?{options}"), options
     assert _cipher(f"{url}?ssl_mode=disabled") == ""
@@ -123,6 +124,11 @@ def test_it_refuses_everybody_else(url: str, files: _Files) -> None:
         _cipher(f"{url}?ssl_ca={other}")
     with pytest.raises(TlsError, match="not trusted"):
         _cipher(f"{url}?ssl_mode=verify_identity")  # by the system's CAs
+    for host in ("127.0.0.1", "localhost"):  # for any host, but not of any authority
+        with pytest.raises(TlsError, match="not trusted"):
+            _cipher(f"{url.replace('127.0.0.1', host)}?ssl_ca={other}&ssl_mode=verify_ca")
+    with pytest.raises(TlsError, match="not trusted"):
+        _cipher(f"{url}?ssl_mode=verify_ca")
     with pytest.raises(TlsError, match="localhost is not trusted: Hostname mismatch"):
         _cipher(f"{url.replace('127.0.0.1', 'localhost')}?ssl_ca={ca}")
     with proxied(url) as (_, downgraded):  # somebody in between who takes TLS out of the server's offer
@@ -200,6 +206,14 @@ def test_redis(tls_redis: str, files: _Files) -> None:
             client.ping()
     told = str(check(None, wrong[0], environ={}))
     assert "CERTIFICATE_VERIFY_FAILED" in told and ":***@127.0.0.1" in told
+    with connect_redis(tls_redis.replace("rediss://", "redis://")) as client, pytest.raises(redis.ConnectionError):
+        client.ping()  # in the clear
+    unchecked = f"{tls_redis}?ssl_cert_reqs=none"
+    with connect_redis(unchecked) as client:
+        assert client.ping(), "the address itself says so"
+    password = f"rediss://:ssl_cert_reqs=none@localhost:{urlsplit(tls_redis).port}?ssl_ca_certs={files.ca.certificate}"
+    with connect_redis(password) as client, pytest.raises(redis.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        client.ping()  # a password does not switch off the check of the host's name
 
 
 def test_users_that_must_show_a_certificate(tls_server: Server, files: _Files) -> None:
@@ -224,7 +238,7 @@ def test_a_worker_and_a_producer_live_on_tls_alone(
 ) -> None:
     """Each connection of theirs: MySQL refuses users without TLS, and Redis has no other port."""
     with open_stream(tls_server, tmp_path) as stream, users(tls_server, stream.url) as make:
-        urls = [make("worker", ["auto-create"]), make("producer", ["auto-create"])]
+        urls = [make("worker", ["auto-create", "beat"]), make("producer", ["auto-create"])]
         for url in urls:
             _alter(tls_server, url, "REQUIRE SSL")
             with pytest.raises(AccessDenied, match="denied"):

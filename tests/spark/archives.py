@@ -147,9 +147,7 @@ def fill(stream: Stream, count: int, partitions: int = 2, name: str = "orders") 
     stream.rows(
         "UPDATE ems_message SET kind = 'tombstone', uid = NULL, `key` = NULL, tag = NULL, headers = '', body = '', size = 0, producer_id = '' WHERE MOD(`offset`, 97) = 0"
     )
-    stream.rows(
-        "UPDATE ems_message SET kind = 'cancelled', body = '', size = 0 WHERE MOD(`offset`, 101) = 5 AND kind = 'message'"
-    )
+    stream.rows("UPDATE ems_message SET kind = 'cancelled' WHERE MOD(`offset`, 101) = 5 AND kind = 'message'")
     stream.rows(
         "UPDATE ems_message SET born_at = DATE(born_at) - INTERVAL 52 HOUR + INTERVAL MOD(`offset`, 1500) * 100 SECOND "
         "+ INTERVAL MICROSECOND(born_at) MICROSECOND"

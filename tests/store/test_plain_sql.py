@@ -98,7 +98,7 @@ def test_rows_of_any_client_are_sent_or_kept_with_their_error(stream: Stream, se
                        "INSERT INTO ems_publish (topic, body, error) VALUES ('t', '1', 'x')"):  # fmt: skip
             assert b"denied" in _client(publisher, denied).stderr
         assert stream.rows("CALL buy(7)") == []
-        with stream.other() as other, other.cursor() as cursor, Database(make("worker")).session() as session:
+        with stream.other() as other, other.cursor() as cursor, Database(make("beat")).session() as session:
             cursor.execute("INSERT INTO ems_publish (topic, body) VALUES ('t', '\"late\"')")
             while intake(session, Settings()) == 0.0:
                 pass

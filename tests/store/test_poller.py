@@ -41,7 +41,7 @@ SELDOM = Settings(poll_min_s=60.0, poll_max_s=60.0)  # who finds anything sooner
 @contextmanager
 def polling(stream: Stream, *groups: Group) -> Iterator[Poller]:
     """A poller whose thread is the test's; it has looked once."""
-    topic_of = {group.id: Topic(group.topic_id, "t", TopicKind.CLUSTER) for group in groups}
+    topic_of = {group.id: Topic(group.topic_id, "t", TopicKind.CLUSTER, partitions=3) for group in groups}
     in_order = [group.id for group in groups if group.order is not Order.NONE]
     poller = Poller(Database(stream.url), SELDOM, topic_of, in_order, lambda *_: None)
     _look(poller)

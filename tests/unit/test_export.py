@@ -18,7 +18,7 @@ def _known() -> set[str]:
     registry = CollectorRegistry()
     Metrics(registry)
     stream = StreamMetrics.__new__(StreamMetrics)
-    own = [*_Children({}, 0).collect(), *_Beat(BeatCounts(True, {}, {})).collect()]
+    own = [*_Children({}, 0).collect(), *_Beat(BeatCounts(True, 0.0, {}, {})).collect()]
     families = [*registry.collect(), *stream.describe(), *own]
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
     return {family.name + suffix for family in families for suffix in suffixes[family.type]}

@@ -102,3 +102,64 @@ def test_answers_that_hang_keep_no_probe_out(server: HttpServer, routes: Routes)
         one.join(30)
     assert found == [200] * len(hanging)
     assert get(server, "/scale") == 200
+
+
+def exchange(server: HttpServer, request: bytes) -> list[bytes]:
+    """The answers to what is sent over one connection, until the server closes it."""
+    said = b""
+    with connect(server) as connection:
+        connection.sendall(request)
+        while data := connection.recv(65536):
+            said += data
+    return said.split(b"HTTP/1.0 ")[1:]
+
+
+INNER = b"GET /scale HTTP/1.1\r\nHost: x\r\n\r\n"
+SMUGGLED = {
+    "two requests": b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n" + INNER,
+    "a body": b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(INNER) + INNER,
+    "two lengths": b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: %d\r\n\r\n" % len(INNER) + INNER,
+    "a list of lengths": b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0, 5\r\n\r\n" + INNER,
+    "a strange length": b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: +0\r\n\r\n" + INNER,
+    "chunks": b"GET /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + INNER,
+    "a length and chunks": b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + INNER,
+    "chunks, hidden": b"GET /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + INNER,
+    "a folded header": b"GET /livez HTTP/1.1\r\nHost: x\r\nX: 1\r\n Transfer-Encoding: chunked\r\n\r\n" + INNER,
+    "a folded length": b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length:\r\n 34\r\n\r\n" + INNER,
+    "bare line feeds": b"GET /livez HTTP/1.1\nHost: x\nContent-Length: 34\n\n" + INNER,
+    "a bare carriage return": b"GET /livez HTTP/1.1\r\nHost: x\rTransfer-Encoding: chunked\r\n\r\n" + INNER,
+    "a nul": b"GET /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: \0chunked\r\n\r\n" + INNER,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("request_", SMUGGLED.values(), ids=SMUGGLED)
+def test_no_second_request_is_read_whatever_a_proxy_before_it_would_see(
+    server: HttpServer, routes: Routes, request_: bytes
+) -> None:
+    """One connection, one request, one answer: nothing that is left over is taken for another request."""
+    answers = exchange(server, request_)
+    assert len(answers) == 1 and answers[0][:3] in (b"200", b"400")
+    assert not routes.began.acquire(blocking=False), "the request inside was run"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a body",
+        "two lengths",
+        "a list of lengths",
+        "a strange length",
+        "chunks",
+        "a length and chunks",
+        "a folded length",
+        "bare line feeds",
+    ],
+)
+def test_a_request_with_a_body_is_refused(server: HttpServer, name: str) -> None:
+    (answer,) = exchange(server, SMUGGLED[name])
+    assert answer.startswith(b"400") and b"has no body" in answer
+
+
+def test_an_empty_body_is_none(server: HttpServer) -> None:
+    (answer,) = exchange(server, b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    assert answer.startswith(b"200")

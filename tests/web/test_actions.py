@@ -33,7 +33,10 @@ def _dead(stream: Stream) -> set[int]:
 
 
 def _last(stream: Stream) -> tuple[Any, ...]:
-    return stream.rows("SELECT actor, action, target, changed FROM ems_audit ORDER BY action_id DESC LIMIT 1")[0]
+    return stream.rows(
+        "SELECT actor, action, target, SUM(changed) FROM ems_audit GROUP BY action_id, actor, action, target "
+        "ORDER BY action_id DESC LIMIT 1"
+    )[0]
 
 
 def test_an_operator_does_everything_as_the_role_operator(
@@ -89,7 +92,7 @@ def test_an_operator_does_everything_as_the_role_operator(
         _post(client, "/do/limit", topic="orders", group="workers")
         assert Admin(stream.app()).limits.get("orders", "workers").rate is None
 
-        assert stream.value("SELECT COUNT(*) FROM ems_audit") == 12
+        assert stream.value("SELECT COUNT(DISTINCT action_id) FROM ems_audit") == 12
         assert client.get("/audit?after=1").status_code == 400
         listed = client.get("/audit").text
         assert "limit group" in listed and "orders/workers" in listed
@@ -119,7 +122,9 @@ def test_a_group_is_moved_as_it_was_planned(stream: Stream, visit: Visiting) -> 
     assert cursors() == [end - 1 for end in ends]
     assert "3 messages to run again" in client.get(f"{at}/replay?plan=1&from=1&to=3&partition=0").text
     _post(client, f"/do{at}", kind="replay", **{"from": "1", "to": "3"}, partition="0", confirm="audit", back=at)
-    found = stream.rows("SELECT action, changed FROM ems_audit ORDER BY action_id DESC LIMIT 3")
+    found = stream.rows(
+        "SELECT action, SUM(changed) FROM ems_audit GROUP BY action_id, action ORDER BY action_id DESC LIMIT 3"
+    )
     assert found[0] == ("replay", 3) and found[1][0] == "skip group" and found[2] == ("reset group", 4)
 
 

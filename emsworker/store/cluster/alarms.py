@@ -161,16 +161,22 @@ def delete_silence(session: Session, silence_id: int) -> bool:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def measure(session: Session, rules: Sequence[Rule], now: datetime, since: datetime | None = None) -> dict[str, Values]:
+def measure(
+    session: Session, rules: Sequence[Rule], now: datetime, since: datetime | None = None, *, locked_s: float = 0.0
+) -> dict[str, Values]:
     """Return each rule's value for each group that it covers, or for the stream; read only what the rules need.
 
     Args:
         now: the server's time.
         since: the time of the previous measurement, from which on attempts are counted; ``None`` for the first.
+        locked_s: the seconds for which a lock has held up others, as the beat has seen it.
     """
     groups = _read_groups(session, any(rule.metric is Metric.OLDEST for rule in rules))
     found: dict[str, Values] = {}
     for rule in rules:
+        if rule.metric is Metric.LOCKED:
+            found[rule.name] = {STREAM: locked_s}
+            continue
         if rule.metric.of_stream:
             found[rule.name] = {STREAM: float(count_refused(session, int(rule.above) + 1))}
             continue
@@ -199,7 +205,7 @@ def _value(session: Session, rule: Rule, group: _Group, now: datetime, since: da
             span = {"group_id": group.id, "since": since.replace(tzinfo=None), "until": now.replace(tzinfo=None)}
             failed, retried = session.rows(_SQL.count_attempts, span)[0]
             return Attempts(now.timestamp(), group.position, int(failed), int(retried))
-        case Metric.REFUSED:
+        case Metric.REFUSED | Metric.LOCKED:
             raise AssertionError("it is no group's")
 
 

@@ -1,4 +1,4 @@
-"""Audit of what people change: a row for each action, written in the transactions of the action itself."""
+"""Audit of what people change: a row for each transaction of an action, written by that transaction."""
 
 from __future__ import annotations
 
@@ -44,17 +44,16 @@ class AuditRow:
         return uid_text(self.action_id)
 
 
-def note_step(session: Session, action_id: bytes, changed: int, **texts: str) -> None:
+def note_step(session: Session, action_id: bytes, step: int, changed: int, **texts: str) -> None:
     """Record one step of an action, inside the step's own transaction.
 
     Args:
+        step: its number within the action; numbers may be left out.
         changed: the number of things that the step changed.
-        texts: ``actor``, ``action``, ``target`` and ``detail``; longer ones are cut.
+        texts: ``actor``, ``action``, ``target`` and ``detail``, the same for each step; longer ones are cut.
     """
-    step = {"action_id": action_id, "changed": changed}
-    if not session.execute(_SQL.add_step, step).affected:
-        cut = {name: _storable(texts[name])[:length] for name, length in _LENGTHS.items()}
-        session.execute(_SQL.add_action, step | cut)
+    cut = {name: _storable(texts[name])[:length] for name, length in _LENGTHS.items()}
+    session.execute(_SQL.add_step, {"action_id": action_id, "step": step, "changed": changed} | cut)
 
 
 def _storable(text: str) -> str:
@@ -70,6 +69,11 @@ def get_action(session: Session, action_id: bytes) -> AuditRow | None:
     """Return an action, or ``None``."""
     rows = session.rows(_SQL.get_action, {"action_id": action_id})
     return _row(rows[0]) if rows else None
+
+
+def delete_old(session: Session, keep_s: float, limit: int) -> int:
+    """Delete at most ``limit`` rows of actions that began longer ago; return how many."""
+    return session.change(_SQL.delete_old, {"keep_s": keep_s, "limit": limit})
 
 
 def _row(row: tuple[Any, ...]) -> AuditRow:

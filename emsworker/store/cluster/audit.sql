@@ -1,16 +1,20 @@
 -- name: add_step
 -- In the transaction of the change itself, so that there is no change without its row, and no row without its change.
--- It is the transaction's last statement, and only the thread of the action locks its row. An operator may count up,
--- but neither rewrite who did what nor delete it; so this is no upsert, which would need more.
-UPDATE ems_audit SET changed = changed + %(changed)s, steps = steps + 1, ended_at = NOW(6) WHERE action_id = %(action_id)s
-
--- name: add_action
-INSERT INTO ems_audit (action_id, actor, action, target, detail, changed, steps, begun_at, ended_at)
-VALUES (%(action_id)s, %(actor)s, %(action)s, %(target)s, %(detail)s, %(changed)s, 1, NOW(6), NOW(6))
+-- Each step has a row of its own: an operator may insert rows, but neither change nor delete any.
+INSERT INTO ems_audit (action_id, step, actor, action, target, detail, changed, changed_at)
+VALUES (%(action_id)s, %(step)s, %(actor)s, %(action)s, %(target)s, %(detail)s, %(changed)s, NOW(6))
 
 -- name: list_actions
-SELECT action_id, actor, action, target, detail, changed, steps, begun_at, ended_at FROM ems_audit
-WHERE action_id < %(before)s ORDER BY action_id DESC LIMIT %(limit)s
+-- All steps of an action have the same texts.
+SELECT action_id, MIN(actor), MIN(action), MIN(target), MIN(detail), SUM(changed), COUNT(*), MIN(changed_at), MAX(changed_at)
+FROM ems_audit FORCE INDEX (PRIMARY) WHERE action_id < %(before)s GROUP BY action_id ORDER BY action_id DESC LIMIT %(limit)s
 
 -- name: get_action
-SELECT action_id, actor, action, target, detail, changed, steps, begun_at, ended_at FROM ems_audit WHERE action_id = %(action_id)s
+SELECT action_id, MIN(actor), MIN(action), MIN(target), MIN(detail), SUM(changed), COUNT(*), MIN(changed_at), MAX(changed_at)
+FROM ems_audit WHERE action_id = %(action_id)s GROUP BY action_id
+
+-- name: delete_old
+-- The first six bytes of an id are milliseconds since 1970.
+DELETE FROM ems_audit
+WHERE action_id < UNHEX(CONCAT(LPAD(HEX(FLOOR((UNIX_TIMESTAMP(NOW(3)) - %(keep_s)s) * 1000)), 12, '0'), REPEAT('0', 20)))
+ORDER BY action_id, step LIMIT %(limit)s

@@ -11,16 +11,16 @@ from emsworker.store.engine.sql import Statements
 from emsworker.store.engine.standing import membership_grant
 
 _SQL = Statements(__name__)
-ROLES = ("publisher", "producer", "worker", "celery", "viewer", "reader", "operator", "sink", "admin")
-ALLOWANCES = ("auto-create", "cancel", "hold")
+ROLES = ("publisher", "producer", "worker", "beat", "celery", "viewer", "reader", "operator", "sink", "admin")
+ALLOWANCES = ("auto-create", "beat", "cancel", "hold")
+_WHOLE_ROLES = {("worker", "beat"): "beat"}  # an allowance that is all of another role
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 # Names are put into statements, so only characters that need no quoting are allowed.
 _DATABASE = re.compile(r"[\w$-]{1,64}", re.ASCII)
 _ACCOUNT = re.compile(r"[\w.-]{1,80}@[\w.:%/-]{1,255}", re.ASCII)
 _GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
-_COLUMNS = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?(?:, |$)")
-_VERB = re.compile(r"([A-Z]+)(?: \((\w+)[^)]*\))?(?:, |$)")
+_PRIVILEGE = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?(?:, |$)")
 
 
 def statements(
@@ -53,6 +53,31 @@ def statements(
     return [line.rstrip(";").format(**names) for line in lines]
 
 
+Columns = tuple[str, ...] | None
+"""The columns for which a privilege is granted; ``None`` for the whole table."""
+
+
+def privileges(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, Columns]]:
+    """Return the privileges of a role: table -> some of ``VERBS`` -> columns.
+
+    Args:
+        role: one of ``ROLES``.
+        allow: some of ``ALLOWANCES``: additional permissions of the role.
+    """
+    found: dict[str, dict[str, Columns]] = {}
+    for line in _lines(role, allow):
+        match = _GRANT.match(line)
+        assert match is not None, line
+        for table in table_columns() if match[2] == "*" else [match[2]]:
+            verbs = found.setdefault(table, {})
+            for verb, named in _PRIVILEGE.findall(match[1]):
+                if verb in VERBS:
+                    columns = tuple(re.findall(r"\w+", named)) or None
+                    before = verbs.get(verb, ())
+                    verbs[verb] = (columns and before is not None and tuple(dict.fromkeys(before + columns))) or None
+    return found
+
+
 def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
     """Return the tables of a role: table -> some of ``VERBS`` -> a column if only some are granted, else ``None``.
 
@@ -60,14 +85,10 @@ def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str
         role: one of ``ROLES``.
         allow: some of ``ALLOWANCES``: additional permissions of the role.
     """
-    found: dict[str, dict[str, str | None]] = {}
-    for line in _lines(role, allow):
-        match = _GRANT.match(line)
-        assert match is not None, line
-        verbs = {verb: column or None for verb, column in _VERB.findall(match[1]) if verb in VERBS}
-        for table in table_columns() if match[2] == "*" else [match[2]]:
-            found.setdefault(table, {}).update(verbs)
-    return found
+    return {
+        table: {verb: columns[-1] if columns else None for verb, columns in verbs.items()}
+        for table, verbs in privileges(role, allow).items()
+    }
 
 
 def roles_with(verb: str, table: str, column: str | None = None) -> list[str]:
@@ -76,26 +97,26 @@ def roles_with(verb: str, table: str, column: str | None = None) -> list[str]:
     Args:
         verb: one of ``VERBS``.
     """
-    return [role for role in ROLES if any(_gives(line, verb, table, column) for line in _lines(role))]
+    return [role for role in ROLES if _gives(privileges(role).get(table, {}), verb, column)]
 
 
-def _gives(line: str, verb: str, table: str, column: str | None) -> bool:
-    match = _GRANT.match(line)
-    if match is None or match[2] not in ("*", table):
-        return False
-    columns = {given: names for given, names in _COLUMNS.findall(match[1])}
-    if verb not in columns:
-        return False
-    return not columns[verb] or column is None or column in re.findall(r"\w+", columns[verb])
+def _gives(verbs: Mapping[str, Columns], verb: str, column: str | None) -> bool:
+    columns = verbs.get(verb, ())
+    return columns is None or (column in columns if column is not None else bool(columns))
+
+
+def roles_allowed(allowance: str) -> list[str]:
+    """Return the roles that one of ``ALLOWANCES`` is for."""
+    return [role for role in ROLES if _section(role, allowance) in _SQL]
 
 
 def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:
-    sections = [role, *(f"{role}_{one.replace('-', '_')}" for one in allow)]
+    sections = [role, *(_section(role, one) for one in allow)]
     for section, one in zip(sections[1:], allow, strict=True):
         if section not in _SQL:
-            raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(_allowed(one))}")
+            raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(roles_allowed(one))}")
     return [line for section in sections for line in _SQL[section].splitlines()]
 
 
-def _allowed(allowance: str) -> list[str]:
-    return [role for role in ROLES if f"{role}_{allowance.replace('-', '_')}" in _SQL] or ["nobody"]
+def _section(role: str, allowance: str) -> str:
+    return _WHOLE_ROLES.get((role, allowance)) or f"{role}_{allowance.replace('-', '_')}"

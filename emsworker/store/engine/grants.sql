@@ -1,7 +1,7 @@
 -- name: producer
 -- Sends messages (also delayed, in transactions and with dedup keys), and reads results. It reads no bodies, changes
--- and deletes no messages, and creates no topics. (MariaDB requires UPDATE of every column that INSERT .. ON DUPLICATE
--- KEY UPDATE names.)
+-- and deletes no messages, and creates no topics. (UPDATE of created_at: a repeated INSERT leaves the first row as it
+-- is by setting it to itself.)
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
@@ -12,7 +12,7 @@ GRANT SELECT ON {database}.ems_result TO {user};
 GRANT SELECT ON {database}.ems_progress TO {user};
 GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
 GRANT SELECT (topic_id, `partition`, `offset`, uid, kind), INSERT ON {database}.ems_message TO {user};
-GRANT SELECT (topic_id, uid), INSERT, UPDATE ON {database}.ems_outbox TO {user};
+GRANT SELECT (topic_id, uid, created_at), INSERT, UPDATE (created_at) ON {database}.ems_outbox TO {user};
 GRANT SELECT, INSERT, UPDATE ON {database}.ems_dedup TO {user};
 GRANT SELECT (group_id, `partition`, `offset`) ON {database}.ems_retry TO {user};
 GRANT SELECT (group_id, `partition`, `offset`, reason, error) ON {database}.ems_dead TO {user};
@@ -25,7 +25,7 @@ GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition
 
 -- name: producer_cancel
 -- Cancels messages that have not run yet; so it could also cancel the messages of others.
-GRANT SELECT (`key`), UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT SELECT (`key`), UPDATE (kind) ON {database}.ems_message TO {user};
 GRANT DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT (ordering) ON {database}.ems_group TO {user};
 GRANT UPDATE (skipped) ON {database}.ems_cursor TO {user};
@@ -37,17 +37,55 @@ GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT INSERT (topic, body, `key`, tag, headers, task, priority, delay_s, uid) ON {database}.ems_publish TO {user};
 
 -- name: worker
--- Runs messages and the services of the beat, and sends too. It creates, changes and deletes no topics and groups,
--- changes no messages, and neither changes nor deletes dead letters. (UPDATE of a name: MySQL requires it to lock a
--- row.)
+-- Runs messages, and sends too; it leaves the services of the beat to others (`ems worker --no-beat`), unless it is
+-- allowed to do them. It creates, changes and deletes no topics and groups, changes and deletes no messages, and neither
+-- changes nor deletes dead letters.
 GRANT SELECT ON {database}.ems_schema_version TO {user};
 GRANT SELECT ON {database}.ems_topic TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT ON {database}.ems_group TO {user};
-GRANT SELECT, UPDATE ON {database}.ems_partition TO {user};
+GRANT SELECT, UPDATE (next_offset) ON {database}.ems_partition TO {user};
+GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
+GRANT SELECT, INSERT ON {database}.ems_message TO {user};
+GRANT SELECT, INSERT, UPDATE (created_at), DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT (id, topic, created_at, refused_at) ON {database}.ems_publish TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_dedup TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_retry TO {user};
+GRANT SELECT, INSERT ON {database}.ems_attempt TO {user};
+GRANT SELECT, INSERT ON {database}.ems_dead TO {user};
+GRANT SELECT, DELETE ON {database}.ems_dead_notice TO {user};
+GRANT SELECT ON {database}.ems_skip_policy TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_result TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_progress TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_schedule TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
+GRANT SELECT ON {database}.ems_leader TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT ON {database}.ems_hold TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
+GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT (name, metric, above, for_s, within_s, least, topic, group_name, repeat_s, created_at) ON {database}.ems_alarm_rule TO {user};
+GRANT SELECT ON {database}.ems_alarm TO {user};
+GRANT SELECT ON {database}.ems_alarm_silence TO {user};
+GRANT SELECT ON {database}.ems_sample TO {user};
+GRANT SELECT ON {database}.ems_latest TO {user};
+
+-- name: beat
+-- Does the services of the beat: recovery, the relay, retention, schedules, alarms, samples. It deletes messages, as
+-- retention does, and old rows of the audit; it creates, changes and deletes no topics and groups. (UPDATE of a name:
+-- MySQL requires it to lock a row.)
+GRANT SELECT ON {database}.ems_schema_version TO {user};
+GRANT SELECT ON {database}.ems_topic TO {user};
+GRANT SELECT ON {database}.ems_topic_guard TO {user};
+GRANT SELECT ON {database}.ems_group TO {user};
+GRANT SELECT ON {database}.ems_handler TO {user};
+GRANT SELECT, UPDATE (next_offset, log_start, trimmed, high_watermark) ON {database}.ems_partition TO {user};
 GRANT SELECT, UPDATE ON {database}.ems_cursor TO {user};
 GRANT SELECT, INSERT, UPDATE (`offset`), DELETE ON {database}.ems_message TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT, INSERT, UPDATE (created_at), DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
@@ -59,22 +97,22 @@ GRANT INSERT ON {database}.ems_skip TO {user};
 GRANT SELECT ON {database}.ems_skip_policy TO {user};
 GRANT SELECT, DELETE ON {database}.ems_restored TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_result TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_progress TO {user};
-GRANT SELECT, INSERT, UPDATE ON {database}.ems_schedule TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_once TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_client TO {user};
+GRANT SELECT, DELETE ON {database}.ems_progress TO {user};
+GRANT SELECT, UPDATE (next_at, last_at) ON {database}.ems_schedule TO {user};
+GRANT SELECT, DELETE ON {database}.ems_once TO {user};
+GRANT SELECT, UPDATE (renewed_at, expires_at), DELETE ON {database}.ems_client TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_leader TO {user};
-GRANT SELECT, INSERT, UPDATE ON {database}.ems_position TO {user};
+GRANT SELECT, UPDATE (next_offset) ON {database}.ems_position TO {user};
 GRANT SELECT, UPDATE (lost_at), DELETE ON {database}.ems_hold TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_handler TO {user};
-GRANT SELECT, INSERT, UPDATE ON {database}.ems_limit TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_slot TO {user};
+GRANT SELECT, UPDATE ON {database}.ems_limit TO {user};
+GRANT SELECT, DELETE ON {database}.ems_slot TO {user};
 GRANT SELECT, UPDATE (name) ON {database}.ems_alarm_rule TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_latest TO {user};
+GRANT SELECT (action_id, step), DELETE ON {database}.ems_audit TO {user};
 GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_result TO {user};
 GRANT SELECT (name, expires_at), DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
@@ -84,12 +122,12 @@ GRANT SELECT (chord), DELETE ON {database}.ems_celery_chord_part TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_topic TO {user};
 GRANT INSERT ON {database}.ems_topic_guard TO {user};
 GRANT INSERT, UPDATE ON {database}.ems_group TO {user};
-GRANT INSERT ON {database}.ems_partition TO {user};
+GRANT INSERT, UPDATE (topic_id, `partition`, closed) ON {database}.ems_partition TO {user};
 GRANT INSERT ON {database}.ems_cursor TO {user};
 
 -- name: worker_cancel
 -- For tasks that cancel messages that have not run yet.
-GRANT UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT UPDATE (kind) ON {database}.ems_message TO {user};
 
 -- name: celery
 -- Celery programs, clients and workers alike: what a worker does, and queues that they declare, purge and delete.
@@ -100,7 +138,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_group TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_partition TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_cursor TO {user};
 GRANT SELECT, INSERT, UPDATE (`offset`), DELETE ON {database}.ems_message TO {user};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_outbox TO {user};
+GRANT SELECT, INSERT, UPDATE (created_at), DELETE ON {database}.ems_outbox TO {user};
 GRANT SELECT, UPDATE (refused_at, error), DELETE ON {database}.ems_publish TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_dedup TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_claim TO {user};
@@ -127,6 +165,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_alarm_event TO {user};
 GRANT SELECT ON {database}.ems_alarm_silence TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_sample TO {user};
 GRANT SELECT, INSERT, DELETE ON {database}.ems_latest TO {user};
+GRANT SELECT (action_id, step), DELETE ON {database}.ems_audit TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_result TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord TO {user};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.ems_celery_chord_part TO {user};
@@ -258,7 +297,7 @@ GRANT SELECT ON {database}.ems_sample TO {user};
 GRANT SELECT ON {database}.ems_latest TO {user};
 GRANT SELECT ON {database}.ems_topic_guard TO {user};
 GRANT SELECT, INSERT ON {database}.ems_restored TO {user};
-GRANT INSERT, UPDATE (kind, body, size) ON {database}.ems_message TO {user};
+GRANT INSERT, UPDATE (kind) ON {database}.ems_message TO {user};
 GRANT INSERT, DELETE ON {database}.ems_outbox TO {user};
 GRANT UPDATE (timeout_ms, ladder, max_attempts, filter, paused) ON {database}.ems_group TO {user};
 GRANT UPDATE (next_offset, skipped) ON {database}.ems_cursor TO {user};
@@ -272,7 +311,7 @@ GRANT DELETE ON {database}.ems_position TO {user};
 GRANT DELETE ON {database}.ems_hold TO {user};
 GRANT INSERT, UPDATE, DELETE ON {database}.ems_limit TO {user};
 GRANT DELETE ON {database}.ems_slot TO {user};
-GRANT SELECT, INSERT, UPDATE (changed, steps, ended_at) ON {database}.ems_audit TO {user};
+GRANT SELECT, INSERT ON {database}.ems_audit TO {user};
 
 -- name: admin
 -- Creates the tables, and changes any of their rows.

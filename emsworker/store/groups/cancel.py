@@ -1,8 +1,8 @@
 """Cancellation: a message that has not run yet never runs, in any group.
 
-A delayed message is deleted. In the stream its row stays and becomes ``cancelled``: claims read bodies of kind
-``message`` only, so a cancelled message costs no more than a tombstone. A message that a client has already read may
-still run.
+A delayed message is deleted. In the stream its row stays and becomes ``cancelled``: everything reads bodies of kind
+``message`` only, so a cancelled message costs no more than a tombstone, and its body is deleted with the row. A message
+that a client has already read may still run.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _cancel_retries(session: Session, where: dict[str, Any]) -> int:
 
 
 def list_stale_retries(session: Session, topic_id: int, limit: int) -> list[dict[str, Any]]:
-    """Retries of a topic whose body is gone; the next worker that takes one drops it."""
+    """Retries of a topic whose message is gone; the next worker that takes one drops it."""
     rows = session.rows(_SQL.list_stale_retries, {"topic_id": topic_id, "limit": limit})
     return [
         {"group": group, "partition": partition, "offset": offset, "attempt": attempt, "due_at": utc(due_at)}

@@ -6,8 +6,9 @@ DELETE p FROM ems_outbox p FORCE INDEX (uid) WHERE p.topic_id = %(topic_id)s AND
 SELECT `partition`, `offset`, kind, `key` FROM ems_message WHERE topic_id = %(topic_id)s AND uid = %(uid)s FOR UPDATE
 
 -- name: cancel_message
--- The row stays, like a tombstone, so that there is no hole and the id cannot be sent again; the body is deleted.
-UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+-- The row stays, like a tombstone, so that there is no hole and the id cannot be sent again. Only the kind changes:
+-- whoever may cancel needs no right to overwrite a body. Nothing reads the body of a row that is no message.
+UPDATE ems_message SET kind = 'cancelled'
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
 
 -- name: drop_waiting_retries
@@ -33,7 +34,7 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(parti
 SELECT COUNT(*) FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
 
 -- name: cancel_range
-UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+UPDATE ems_message SET kind = 'cancelled'
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
 
 -- name: count_outbox
@@ -52,14 +53,14 @@ SELECT COUNT(*) FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NUL
 SELECT `partition`, `offset` FROM ems_retry WHERE group_id = %(group_id)s AND claim_id IS NULL LIMIT %(limit)s FOR UPDATE
 
 -- name: cancel_offsets
-UPDATE ems_message SET kind = 'cancelled', body = '', size = 0
+UPDATE ems_message SET kind = 'cancelled'
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: delete_retries
 DELETE FROM ems_retry WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
 -- name: list_stale_retries
--- Retries whose body is gone: there is nothing left to run.
+-- Retries whose message is gone: there is nothing left to run.
 SELECT g.name, r.`partition`, r.`offset`, r.attempt, r.due_at FROM ems_group g JOIN ems_retry r ON r.group_id = g.id
 LEFT JOIN ems_message m ON m.topic_id = g.topic_id AND m.`partition` = r.`partition` AND m.`offset` = r.`offset` AND m.kind = 'message'
 WHERE g.topic_id = %(topic_id)s AND m.`offset` IS NULL ORDER BY g.name, r.`partition`, r.`offset` LIMIT %(limit)s

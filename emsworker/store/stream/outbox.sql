@@ -1,7 +1,9 @@
 -- name: insert_outbox
 -- It runs on a connection of any driver: its rows hold only numbers and hexadecimal literals. The database is named,
--- because a caller's connection may use another one.
-INSERT INTO %(database)s.ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level) VALUES
+-- because a caller's connection may use another one. The columns are not: for ON DUPLICATE KEY UPDATE, MariaDB requires
+-- the right to change each column that is named, and a producer must not be able to rewrite what waits. So the rows
+-- have all columns in the order of the table, and a new column of the table has to be INVISIBLE.
+INSERT INTO %(database)s.ems_outbox VALUES
 
 -- name: delayed_row
 -- A microsecond more in each row keeps the rows in order.
@@ -11,8 +13,8 @@ INSERT INTO %(database)s.ems_outbox (topic_id, due_at, uid, `partition`, `key`, 
 (%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
 
 -- name: keep_first
--- Idempotent if repeated after a lost answer: the uid is unique.
-ON DUPLICATE KEY UPDATE uid = VALUES(uid)
+-- Idempotent if repeated after a lost answer: the uid is unique. This is the one column that a producer may change.
+ON DUPLICATE KEY UPDATE created_at = created_at
 
 -- name: find_outbox
 SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s

@@ -26,7 +26,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 
 -- name: weigh_messages
 -- The rows and bytes of a range, so that no fetch is larger than a process can hold.
-SELECT COUNT(*), COALESCE(SUM(size + LENGTH(headers)), 0) FROM ems_message
+SELECT COUNT(*), COALESCE(SUM(IF(kind = 'cancelled', 0, size) + LENGTH(headers)), 0) FROM ems_message
 WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 
 -- name: weigh_claims
@@ -52,7 +52,7 @@ SELECT %(columns)s
 1
 
 -- name: from_messages
--- Tombstones, and cancelled messages, whose bodies are gone, are included only on request.
+-- Tombstones, and cancelled messages without their bodies, are included only on request.
 FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s) OR (kind = 'tombstone' AND %(tombstones)s))
 
@@ -100,7 +100,8 @@ ORDER BY `offset`
 `key`
 
 -- name: messages_value
-body
+-- The body of a cancelled message is stored until retention, for nobody to read.
+IF(kind = 'cancelled', '', body)
 
 -- name: messages_offset
 `offset`
@@ -121,7 +122,7 @@ kind
 tag
 
 -- name: messages_size
-size
+IF(kind = 'cancelled', 0, size)
 
 -- name: messages_producer
 producer_id

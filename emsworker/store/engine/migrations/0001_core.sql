@@ -359,7 +359,7 @@ CREATE TABLE IF NOT EXISTS ems_position (
 
 CREATE TABLE IF NOT EXISTS ems_alarm_rule (
   name VARCHAR(190) NOT NULL,
-  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck', 'error_rate', 'refused') NOT NULL,
+  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck', 'error_rate', 'refused', 'locked') NOT NULL,
   above DOUBLE NOT NULL,
   for_s DOUBLE NOT NULL,
   within_s DOUBLE NOT NULL,
@@ -493,19 +493,18 @@ CREATE TABLE IF NOT EXISTS ems_slot (
   PRIMARY KEY (group_id, client_id)
 ) ENGINE=InnoDB;
 
--- What people changed: one row for each action, counted up in the transaction of each of its steps. The id sorts by time.
+-- What people changed: one row for each transaction of an action, written by it. The action's id sorts by time.
 
 CREATE TABLE IF NOT EXISTS ems_audit (
   action_id BINARY(16) NOT NULL,
+  step INT UNSIGNED NOT NULL,
   actor VARCHAR(190) NOT NULL,
   action VARCHAR(64) NOT NULL,
   target VARCHAR(400) NOT NULL,
   detail VARCHAR(2000) NOT NULL,
   changed BIGINT UNSIGNED NOT NULL,
-  steps INT UNSIGNED NOT NULL,
-  begun_at DATETIME(6) NOT NULL,
-  ended_at DATETIME(6) NOT NULL,
-  PRIMARY KEY (action_id)
+  changed_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (action_id, step)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Time series of groups, for charts: counts at one moment, and running totals from which rates are computed. Group 0 is
