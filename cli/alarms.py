@@ -112,8 +112,10 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
     "--on",
     required=True,
     is_eager=True,  # --above is read in its unit
-    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused"]),
-    help="What is measured of each group; refused: rows of ems_publish, of the whole stream.",
+    type=click.Choice(
+        ["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused", "disk_full"]
+    ),
+    help="What is measured of each group; of the whole stream: refused, rows of ems_publish; disk_full, a time.",
 )
 @click.option(
     "--above",

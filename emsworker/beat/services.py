@@ -7,6 +7,7 @@ from collections.abc import Callable
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
 from emsworker.beat.dead_man import PingDeadMan
+from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
     sweep_celery,
     sweep_clients,
@@ -67,6 +68,7 @@ def leader_services(server: str = MAIN) -> tuple[Service, ...]:
         sweep_celery,
         TakeSamples(),
         prune_samples,
+        look_for_room,
         WatchAlarms(),
         PingDeadMan(server),
     )

@@ -72,6 +72,7 @@ _MISSING = (
 _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str], ...] = (
     (_MISSING, 404, "Not found"),
     ((errors.ConfigError, errors.InvalidName, errors.InvalidPriority), 400, "That cannot be read"),
+    (errors.LoginRefused, 503, "The database server refuses the dashboard's user"),
     (errors.AccessDenied, 403, "The database refuses it"),
     ((errors.StoreUnavailable, errors.TlsError), 503, "MySQL cannot be reached"),
     ((errors.SchemaMissing, errors.ServerUnsupported), 503, "The stream cannot be used"),

@@ -31,11 +31,15 @@ class ChildHealth:
         stalled: why one of its threads makes no progress; empty if all do, also while the server is away.
         away: why it cannot take messages now, because of the server; empty if it can.
         silent_s: seconds since the server's last answer to a look for work, if that is too long; else 0.
+        refusal: the error by which the server refuses the user; empty if it does not.
+        full: the error by which the server says that its disk is full; empty if it has room.
     """
 
     stalled: str = ""
     away: str = ""
     silent_s: float = 0.0
+    refusal: str = ""
+    full: str = ""
 
     def to_text(self) -> str:
         """Serialize as a report on the status pipe."""
