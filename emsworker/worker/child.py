@@ -416,7 +416,7 @@ def main(arguments: Sequence[str]) -> int:
     except EmsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE
-    configure_logging(spec.log_level, spec.log_format)
+    configure_logging(spec.log_level, spec.log_format, spec.log_repeats)
     try:
         return Child(spec).run()
     except StoreUnavailable as error:

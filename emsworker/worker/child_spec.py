@@ -97,7 +97,8 @@ class ChildSpec:
         max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
         number: index of this child in its worker; its replacement has the same.
         metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
-        log_format: ``text`` or ``json``; log_done: log every message that is done.
+        log_format: ``text`` or ``json``; log_done: log every message that is done; log_repeats: the most
+            lines of one kind in a minute, 0 for all.
         server: of several servers, the one that it consumes from.
     """
 
@@ -118,6 +119,7 @@ class ChildSpec:
     metrics: str = ""
     log_format: str = "text"
     log_done: bool = False
+    log_repeats: int = 0
     server: str = MAIN
 
     def wants(self, topic: str, group: str | None = None) -> bool:
