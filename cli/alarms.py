@@ -112,8 +112,10 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
     "--on",
     required=True,
     is_eager=True,  # --above is read in its unit
-    type=click.Choice(["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused", "locked"]),
-    help="What is measured of each group; refused, locked: rows of ems_publish, and locks, of the whole stream.",
+    type=click.Choice(
+        ["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused", "locked", "disk_full"]
+    ),
+    help="What is measured of each group; of the whole stream: refused, a count of rows; locked, disk_full, a time.",
 )
 @click.option(
     "--above",

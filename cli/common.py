@@ -129,6 +129,7 @@ wide_option = click.option(
 common_options = together(json_option, wide_option, stream_options)
 """Options of a command that prints something."""
 exact_option = click.option("--exact", is_flag=True, help="Read all now, however many there are.")
+raw_option = click.option("--raw", is_flag=True, help="Write only the body, all of it, as it is stored.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 

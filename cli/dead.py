@@ -16,13 +16,14 @@ from .common import (
     confirm,
     open_stream,
     progress,
+    raw_option,
     read_moment,
     stream_options,
     together,
     yes_option,
 )
 from .completing import complete_dead_tasks, complete_errors, complete_groups, complete_topics
-from .output import print_done, print_gap, print_json, print_record, print_rows, text_of
+from .output import cut_body, print_body, print_done, print_gap, print_json, print_record, print_rows, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,14 +181,20 @@ def _print_classes(letters: DeadLetters, only: DeadFilter, by: Sequence[str], li
 @click.argument("message")
 @topic_option
 @group_option
+@raw_option
 @common_options
-def show(message: str, topic: str | None, group: str | None, as_json: bool) -> None:
+def show(message: str, topic: str | None, group: str | None, raw: bool, as_json: bool) -> None:
     """Show the dead letters of MESSAGE with body, headers, error and every attempt.
 
-    MESSAGE is a message id, or topic/partition/offset. There is one dead letter for each group that gave it up.
+    MESSAGE is a message id, or topic/partition/offset. There is one dead letter for each group that gave it up. A body
+    is decoded as by `ems messages get`.
     """
     letters = open_stream().admin().dead
-    found = [_record(letters.show(ref)) for ref in letters.find(message, topic, group)]
+    refs = letters.find(message, topic, group)
+    if raw:
+        print_body(letters.show(refs[0]).raw)
+        return
+    found = [_record(letters.show(ref, whole=False)) for ref in refs]
     if as_json:
         print_json(found)
         return
@@ -195,7 +202,7 @@ def show(message: str, topic: str | None, group: str | None, as_json: bool) -> N
         if number:
             print_gap()
         attempts = record.pop("attempts_made")
-        print_record(record, False)
+        print_record(record | {"body": cut_body(record["body"])}, False)
         print_gap()
         columns = ["attempt", "outcome", "ended_at", "ran_ms", "client_id"]
         print_rows(attempts, columns, False, "No attempt is known.", spare=["ran_ms"])
@@ -217,8 +224,8 @@ def _record(letter: DeadLetter) -> dict[str, Any]:
         "attempts": row.attempts,
         "reason": row.reason,
         "headers": dict(letter.headers),
-        "size": len(letter.raw),
-        "body": text_of(letter.raw) if letter.body_error else letter.body,
+        "size": letter.size,
+        "body": letter.body_text if letter.body_error else letter.body,
         "body_error": letter.body_error,
         "error": letter.error,
         "attempts_made": [asdict(attempt) for attempt in letter.attempts],

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
+from io import TextIOWrapper
 from typing import IO, Any
 
 import click
@@ -191,6 +192,9 @@ def main(args: list[str] | None = None) -> None:
     Args:
         args: instead of the command line's.
     """
+    for stream in (sys.stdout, sys.stderr):  # bodies may have half a surrogate pair, which has no UTF-8 form
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if any("://" in argument for argument in sys.argv):
         from .passwords import hide_passwords
 

@@ -8,9 +8,9 @@ import click
 
 from emsworker.core.counted import counted
 
-from .common import COUNT, OFFSETS, common_options, open_stream, progress, stream_options
+from .common import COUNT, OFFSETS, common_options, open_stream, progress, raw_option, stream_options
 from .completing import complete_groups, complete_topics
-from .output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
+from .output import cut_body, print_body, print_gap, print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def list_(topic: str, after: tuple[int, int] | None, newest: bool, as_json: bool
     """List messages of TOPIC, a page at a time.
 
     Places, times and ids are found by indexes; keys, tags and predicates need a scan from there on, and the number of
-    scanned offsets is reported. JSON has the headers and bodies too.
+    scanned offsets is reported. JSON has the headers and bodies too, of some 4 MB together; a page ends then.
 
     A predicate compares id, key, tag, partition, offset, size, born_at, producer, header('name') and body.path[0] with
     texts in single quotes, numbers, true and false, by = <> < <= > >= in like between, is null, and, or, not.
@@ -83,8 +83,7 @@ def _record(message: StoredMessage) -> dict[str, Any]:
     }
     if message.raw is None:
         return record
-    body = text_of(message.raw) if message.problem else message.body
-    return record | {"body": body, "problem": message.problem}
+    return record | {"body": message.text if message.problem else message.body, "problem": message.problem}
 
 
 @messages.command()
@@ -94,22 +93,33 @@ def _record(message: StoredMessage) -> dict[str, Any]:
 @common_options
 def peek(topic: str, group: str, limit: int, as_json: bool) -> None:
     """Show the next messages of TOPIC that GROUP has not claimed; they stay where they are."""
-    _print_page(open_stream().looking().messages.peek(topic, group, limit=limit), as_json)
+    _print_page(open_stream().looking().messages.peek(topic, group, limit=limit, bodies=as_json), as_json)
 
 
 @messages.command()
 @click.argument("message")
 @click.option("--topic", shell_complete=complete_topics, help="Look there only.")
+@raw_option
 @common_options
-def get(message: str, topic: str | None, as_json: bool) -> None:
+def get(message: str, topic: str | None, raw: bool, as_json: bool) -> None:
     """Show MESSAGE with its headers and body.
 
     MESSAGE is a message id, or topic/partition/offset. `ems trace` shows its history.
+
+    A body is decoded up to 1 MB, unpacked, and 100,000 values. A larger one, and YAML or pickle, is shown as it is
+    stored, as text of up to 64 KB; PROBLEM says why.
     """
-    found = [_record(one) for one in open_stream().looking().messages.get(message, topic)]
+    messages = open_stream().looking().messages.get(message, topic, whole=raw)
+    if raw:
+        if len(messages) > 1:
+            raise click.UsageError("Several topics have a message of this id; --topic chooses one.")
+        print_body(messages[0].raw or b"")
+        return
+    found = [_record(one) for one in messages]
     if as_json:
         print_json(found)
         return
+    found = [record | {"body": cut_body(record["body"])} for record in found]
     for number, record in enumerate(found):
         if number:
             print_gap()

@@ -15,6 +15,8 @@ from emsworker.core.terminal_text import harmless
 from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
 from .collecting import PrintedList, collected
 
+_MOST_INDENTED = 4 << 20
+
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:
     """The priority of a message with these headers; the header's text if it is none."""
@@ -34,7 +36,36 @@ def print_json(value: Any) -> None:
     if (everything := collected()) is not None:
         everything.add_value(value)
         return
-    click.echo(json.dumps(value, indent=2, default=plain, ensure_ascii=False))
+    click.echo(_json_text(value))
+
+
+def _json_text(value: Any) -> str:
+    """Return JSON, indented unless that makes it too long: 600 kB that are nested 300 deep become 180 MB."""
+    parts, size = [], 0
+    for part in json.JSONEncoder(indent=2, default=plain, ensure_ascii=False).iterencode(value):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_INDENTED:
+            return json.dumps(value, default=plain, ensure_ascii=False)
+    return "".join(parts)
+
+
+def cut_body(body: Any) -> Any:
+    """A body as far as a record shows it to people; what is left out is told on standard error."""
+    from emsworker.core.preview import TEXT_BYTES
+
+    text = text_cell("body", body)
+    if len(text) <= TEXT_BYTES:
+        return body
+    click.echo("The body is cut after 64 KB; --json prints all that is decoded, --raw all that is stored.", err=True)
+    return text[:TEXT_BYTES]
+
+
+def print_body(raw: bytes) -> None:
+    """A body as it is stored, byte by byte, to standard output."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(raw)
+    sys.stdout.buffer.flush()
 
 
 def print_gap() -> None:

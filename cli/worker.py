@@ -15,6 +15,7 @@ import click
 from emsworker.core.counted import counted, plural
 from emsworker.core.ids import CLIENT_NAME
 from emsworker.core.process.role import claim_role
+from emsworker.observe.repeats import REPEATS
 
 from .common import (
     CommandFailure,
@@ -65,6 +66,14 @@ log_options = together(
         default="text",
         show_default=True,
         help="text: lines for people; json: one JSON object on each line, with the fields of its message.",
+    ),
+    click.option(
+        "--log-repeats",
+        type=click.IntRange(0),
+        default=REPEATS,
+        show_default=True,
+        metavar="N",
+        help="Warnings and errors of one kind in a minute; the others are counted. 0: log all.",
     ),
 )
 
@@ -127,6 +136,7 @@ def worker(
     http: tuple[str, int] | None,
     log_level: str,
     log_format: str,
+    log_repeats: int,
     log_done: bool,
 ) -> None:
     """Run a worker: processes that run an app's tasks and subscriptions.
@@ -139,7 +149,7 @@ def worker(
     from emsworker.worker.child_spec import ChildSpec
 
     claim_role("worker")
-    configure_logging(log_level, log_format)
+    configure_logging(log_level, log_format, log_repeats)
     facts, stream = _load(app_path, topics, groups, reload, no_beat=no_beat)
     spec = ChildSpec(
         app=app_path,
@@ -156,6 +166,7 @@ def worker(
         max_memory_mib=max_memory_per_child,
         log_format=log_format,
         log_done=log_done,
+        log_repeats=log_repeats,
     )
     count = processes or stream.settings.processes or _processors()
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload, http=http))
@@ -307,7 +318,7 @@ def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
 @log_options
 @stream_options
 @click.pass_context
-def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_format: str) -> None:
+def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_format: str, log_repeats: int) -> None:
     """Run the beat alone: background maintenance.
 
     Recovery of work whose worker died or hangs, and sweeping away old clients. Every worker does them too, unless it
@@ -324,7 +335,7 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
     from emsworker.worker.probes import beat_routes
 
     claim_role("beat")
-    configure_logging(log_level, log_format)
+    configure_logging(log_level, log_format, log_repeats)
     stream = open_main()
     server, away = "", list[StoreUnavailable]()
     urls = wanted_servers(stream)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import InvalidPriority as InvalidPriority
     from emsworker.core.errors import LeaseLost as LeaseLost
+    from emsworker.core.errors import LoginRefused as LoginRefused
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
     from emsworker.core.errors import MoveUnfinished as MoveUnfinished
     from emsworker.core.errors import NotInHand as NotInHand
@@ -98,6 +99,7 @@ _HOME = {
     "PullConsumer": "emsworker.consume.pull",
     "Settings": "emsworker.core.config",
     "AccessDenied": "emsworker.core.errors",
+    "LoginRefused": "emsworker.core.errors",
     "AlreadyExists": "emsworker.core.errors",
     "AppNotFound": "emsworker.core.errors",
     "BatchFailed": "emsworker.core.errors",

@@ -16,6 +16,7 @@ from emsworker.core.servers import MAIN, parse_servers
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import TROUBLES, DiskFull
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
@@ -126,6 +127,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
+        if not facts.read_only:
+            findings += _check_room(database)
     database.thread_session().close()
     return findings
 
@@ -308,6 +311,17 @@ def _check_refused(session: Session) -> list[Finding]:
         return [_ok("ems_publish", "no row is refused")]
     value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
     return [_warning("ems_publish", value, "messages that were written by plain SQL are not sent: `ems refused list`")]
+
+
+def _check_room(database: Database) -> list[Finding]:
+    """Check that a message can be written; nothing is said if this user may not write any."""
+    try:
+        probe.check_room(database.thread_session())
+    except DiskFull as error:
+        return [_error("disk", "full", f"messages cannot be sent: {error}")]
+    except (*TROUBLES, EmsError):
+        return []
+    return [_ok("disk", "there is room for a message of 64 KB")]
 
 
 def _check_redis(url: str | None) -> list[Finding]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from emsworker.admin.lists import Groups, choose
 from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
-from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import EmsError, InvalidName, UnknownMessage
+from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.ids import check_name, decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
+from emsworker.core.preview import FullDecoder, PreviewDecoder
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import utc
@@ -33,8 +33,10 @@ class DeadLetter:
     """Dead letter with its message, error and attempts.
 
     Attributes:
-        body: the decoded body, or ``None`` if it cannot be read.
-        body_error: the reason why it cannot be read.
+        raw: the encoded body, or as much of it as was requested; ``size`` are all its bytes.
+        body: the decoded body, or ``None`` if it is not decoded.
+        body_error: the reason why it is not decoded.
+        body_text: the beginning of a body that is not decoded, as text.
         attempts: every recorded attempt, including those before a requeue.
     """
 
@@ -43,8 +45,10 @@ class DeadLetter:
     row: DeadRow
     headers: Mapping[str, str]
     raw: bytes
+    size: int
     body: Any
     body_error: str | None
+    body_text: str | None
     error: str
     producer_id: str
     attempts: tuple[AttemptRow, ...]
@@ -269,15 +273,20 @@ class DeadLetters:
                 found += store.find_dead(session, group_ids, uid)
         return found
 
-    def show(self, ref: DeadRef) -> DeadLetter:
+    def show(self, ref: DeadRef, *, whole: bool = True) -> DeadLetter:
         """Return one dead letter with its body, headers, error and the history of its attempts.
+
+        Args:
+            whole: see :meth:`Messages.get`.
 
         Raises:
             UnknownMessage: it is no longer dead.
         """
+        decoder = PreviewDecoder()
+        body_bytes = FullDecoder.body_bytes if whole else decoder.body_bytes
 
         def work(session: Any) -> tuple[Any, tuple[AttemptRow, ...]]:
-            letter = store.get_dead(session, ref.group.id, ref.place)
+            letter = store.get_dead(session, ref.group.id, ref.place, decoder.header_bytes, body_bytes)
             return letter, list_attempts(session, ref.group.id, ref.place)
 
         letter, attempts = self._database.call(work)
@@ -285,9 +294,20 @@ class DeadLetters:
             raise UnknownMessage(f"offset {ref.place[1]} of partition {ref.place[0]} is no longer dead")
         row, kept = letter
         topic = self._groups(ids=[ref.group.id])[0][0]
-        headers, body, body_error = _decode(kept.headers, kept.body)
+        view = decoder.preview(kept.headers, kept.body)
         return DeadLetter(
-            topic, ref.group, row, headers, kept.body, body, body_error, kept.error, kept.producer_id, attempts
+            topic,
+            ref.group,
+            row,
+            view.headers,
+            kept.body,
+            kept.size,
+            view.body,
+            view.problem,
+            view.text,
+            kept.error,
+            kept.producer_id,
+            attempts,
         )
 
     def requeue(self, refs: Sequence[DeadRef], progress: Progress = lambda rows: None) -> int:
@@ -374,14 +394,6 @@ def parse_place(text: str) -> tuple[str, int, int]:
     if not (re.fullmatch(r"\d{1,5}", partition) and re.fullmatch(r"\d{1,20}", offset)):
         raise InvalidName(f"{text!r} is not the place of a message; write topic/partition/offset, like orders/0/4711")
     return check_name("topic", topic), int(partition), int(offset)
-
-
-def _decode(raw_headers: bytes, raw: bytes) -> tuple[Mapping[str, str], Any, str | None]:
-    try:
-        headers = decode_headers(raw_headers)
-        return headers, Decoder(("json", "msgpack", "yaml")).decode(raw, headers), None
-    except EmsError as error:
-        return {}, None, str(error)
 
 
 def _server_time(when: datetime | None) -> str | None:

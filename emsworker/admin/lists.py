@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Protocol
 
 from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
-from emsworker.core.codec import decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, Problem, UnknownGroup
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.model import TASK_HEADER, Group, Topic
+from emsworker.core.preview import PreviewDecoder
 from emsworker.core.run import Progress
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
@@ -357,6 +357,6 @@ def choose(
 
 def _task_of(headers: bytes | None) -> str | None:
     try:
-        return decode_headers(headers).get(TASK_HEADER) if headers is not None else None
+        return PreviewDecoder().headers(headers).get(TASK_HEADER) if headers is not None else None
     except DecodeError:
         return None

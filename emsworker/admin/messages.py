@@ -8,18 +8,17 @@ from datetime import datetime
 from functools import partial
 from itertools import islice
 from math import inf
-from types import MappingProxyType
 from typing import Any
 
 from emsworker.admin.dead import parse_place
 from emsworker.admin.selection import Choice, Place, Selection, in_steps
 from emsworker.core.batches import in_batches
-from emsworker.core.codec import Decoder, decode_headers
-from emsworker.core.errors import EmsError, UnknownMessage
+from emsworker.core.errors import UnknownMessage
 from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.options import refuse, whole
+from emsworker.core.preview import LIST_BYTES, FullDecoder, Preview, PreviewDecoder
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import lazy
 from emsworker.core.selection.filters import EVERYTHING, Filter
@@ -37,12 +36,12 @@ from emsworker.store.topics import list_topics
 STEP = 1000
 SCAN = 100_000
 _BODIES_BYTES = 4 << 20
+_ENDLESS = 1 << 62
 _COUNT = whole(1, (1 << 63) - 1)
-_DECODER = Decoder(("json", "msgpack", "yaml"))
 
 
 class StoredMessage:
-    """Message as stored in the stream.
+    """Message as stored in the stream; what it holds is decoded as far as it may be shown (:class:`PreviewDecoder`).
 
     Attributes:
         topic, partition, offset: its place.
@@ -50,11 +49,13 @@ class StoredMessage:
         size: the size of the encoded body, in bytes.
         born_at: the time when it was written, in UTC.
         producer: the id of its sender.
-        raw: the encoded body, or ``None`` if it was not requested.
+        raw: the encoded body, or as much of it as was requested; ``None`` if it was not requested.
     """
 
-    def __init__(self, topic: str, found: Found, raw: bytes | None = None) -> None:
-        self.topic, self.raw = topic, raw
+    def __init__(
+        self, topic: str, found: Found, decoder: PreviewDecoder | FullDecoder, raw: bytes | None = None
+    ) -> None:
+        self.topic, self.raw, self._decoder = topic, raw, decoder
         self.partition, self.offset, self.uid = found.partition, found.offset, found.uid
         self.key_bytes, self.tag_bytes, self.size = found.key, found.tag, found.size
         self.born_at: datetime = found.born_at
@@ -82,28 +83,28 @@ class StoredMessage:
         return self.partition, self.offset
 
     @lazy
-    def _read(self) -> tuple[Mapping[str, str], Any, str | None]:
-        headers: Mapping[str, str] = MappingProxyType({})
-        try:
-            headers = decode_headers(self._raw_headers)
-            return headers, None if self.raw is None else _DECODER.decode(self.raw, headers), None
-        except EmsError as error:
-            return headers, None, str(error)
+    def _preview(self) -> Preview:
+        return self._decoder.preview(self._raw_headers, self.raw)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, including those of EMS; empty if they are damaged."""
-        return self._read[0]
+        """The headers, including those of EMS; empty if they are damaged, or longer than 64 KB."""
+        return self._preview.headers
 
     @property
     def body(self) -> Any:
-        """The decoded body; ``None`` if it cannot be read (see ``problem``) or was not requested."""
-        return self._read[1]
+        """The decoded body; ``None`` if it is not decoded (see ``problem``) or was not requested."""
+        return self._preview.body
 
     @property
     def problem(self) -> str | None:
-        """Reason why the body or the headers cannot be read; ``None`` if they can."""
-        return self._read[2]
+        """Reason why the body or the headers are not decoded; ``None`` if they are."""
+        return self._preview.problem
+
+    @property
+    def text(self) -> str | None:
+        """The beginning of a body that is not decoded, as text."""
+        return self._preview.text
 
     def __repr__(self) -> str:
         return f"<StoredMessage {self.topic}/{self.partition}/{self.offset} {self.id}>"
@@ -159,7 +160,7 @@ class Messages:
         """Return one page of the selected messages, in order of partition and offset.
 
         Places, times and ids are found by indexes. For other conditions the remaining offsets are examined in steps
-        of 1000, with one short statement each.
+        of 1000, with one short statement each. With bodies a page also ends after some 4 MB of them.
 
         Args:
             after: begin after this place (partition, offset): the last page's ``after``.
@@ -181,25 +182,36 @@ class Messages:
         messages: list[StoredMessage] = []
         looked_at = unreadable = 0
         last: Place | None = None
-        until = ticks() + within_s
+        until, room, decoder = ticks() + within_s, LIST_BYTES, PreviewDecoder()
         for step in in_steps(ranges, STEP, after, newest=newest):
-            if len(messages) >= limit or looked_at >= scan or (looked_at and ticks() >= until):
+            if len(messages) >= limit or looked_at >= scan or room <= 0 or (looked_at and ticks() >= until):
                 return Page(tuple(messages), looked_at, unreadable, last)
             one = MessageSearch(
-                self._database, where, step, choice.predicate, bodies=bodies, newest=newest, until=until
+                self._database,
+                where,
+                step,
+                choice.predicate,
+                decoder=decoder,
+                bodies=bodies,
+                newest=newest,
+                until=until,
+                room=room,
             )
             messages += one.first(limit - len(messages))
-            seen = one.examined
+            seen, room = one.examined, one.room
             looked_at, unreadable = looked_at + len(seen), unreadable + one.unreadable
             far_end = seen.start if newest else seen.end - 1
             last = messages[-1].place if len(messages) >= limit else (seen.partition, far_end)
             progress(len(seen))
-        stopped = len(messages) >= limit or ticks() >= until  # perhaps before the end of the last step
+        stopped = len(messages) >= limit or room <= 0 or ticks() >= until  # perhaps before the end of the last step
         more = stopped and any(in_steps(ranges, STEP, last, newest=newest))
         return Page(tuple(messages), looked_at, unreadable, last if more else None)
 
-    def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN) -> Page:
+    def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN, bodies: bool = True) -> Page:
         """Return the next messages that a group would claim, at most ``limit`` per partition; nothing is claimed.
+
+        Args:
+            bodies: read the bodies, some 4 MB of them at most; no more messages are returned then.
 
         Raises:
             UnknownTopic, UnknownGroup: there is no topic or group of that name.
@@ -208,24 +220,28 @@ class Messages:
         where, one = self._topic_of(topic), self._group_of(topic, group)
         positions = self._database.call(lambda session: cursor_store.list_positions(session, one))
         messages: list[StoredMessage] = []
-        looked_at = 0
+        looked_at, room, decoder = 0, LIST_BYTES, PreviewDecoder()
         for position in positions:
             found: list[StoredMessage] = []
             start = max(position.cursor, position.log_start)
             for step in OffsetRange(where.id, position.partition, start, position.end).steps(STEP):
-                if len(found) >= limit or looked_at >= scan:
+                if len(found) >= limit or looked_at >= scan or room <= 0:
                     break
-                found += MessageSearch(self._database, where, step, Predicate(), one.filter).first(limit - len(found))
-                looked_at += len(step)
+                look = MessageSearch(
+                    self._database, where, step, Predicate(), one.filter, decoder=decoder, bodies=bodies, room=room
+                )
+                found += look.first(limit - len(found))
+                looked_at, room = looked_at + len(step), look.room
             messages += found
         return Page(tuple(messages), looked_at, 0, None)
 
-    def get(self, what: str, topic: str | None = None) -> tuple[StoredMessage, ...]:
+    def get(self, what: str, topic: str | None = None, *, whole: bool = True) -> tuple[StoredMessage, ...]:
         """Return a message with its body, by its id or place; several if the id was used in several topics.
 
         Args:
             what: a message id, or ``topic/partition/offset``.
             topic: search only there.
+            whole: ``raw`` is the whole body, however large; else no more than can be decoded to be shown (1 MB).
 
         Raises:
             InvalidName: ``what`` is neither.
@@ -240,16 +256,18 @@ class Messages:
             topic_id = None if topic is None else self._topic_of(topic).id
             hits = dict(self._database.call(lambda session: trace_store.find_message(session, topic_id, uid)))
             places = [(where, hits[where.id]) for where in self._topics(hits)]
-        found = [message for where, place in places for message in self._at(where, place)]
+        found = [message for where, place in places for message in self._at(where, place, whole)]
         if not found:
             raise UnknownMessage(
                 f"no message {what} is kept: it was never sent, is delayed, was cancelled, or retention has deleted it"
             )
         return tuple(found)
 
-    def _at(self, topic: Topic, place: Place) -> Iterable[StoredMessage]:
-        offsets = OffsetRange(topic.id, place[0], place[1], place[1] + 1)
-        return MessageSearch(self._database, topic, offsets, Predicate()).first(1)
+    def _at(self, topic: Topic, place: Place, whole: bool) -> Iterable[StoredMessage]:
+        offsets, decoder = OffsetRange(topic.id, place[0], place[1], place[1] + 1), PreviewDecoder()
+        body_bytes = FullDecoder.body_bytes if whole else decoder.body_bytes
+        look = MessageSearch(self._database, topic, offsets, Predicate(), decoder=decoder, body_bytes=body_bytes)
+        return look.first(1)
 
     def delayed_in(self, message_id: str) -> Sequence[str]:
         """Return the names of the topics in whose outbox a message waits for its time.
@@ -297,12 +315,16 @@ class MessageSearch:
 
     Args:
         wanted: a group's filter.
-        bodies: read the bodies, even if the predicate does not need them.
+        decoder: decodes what the predicate asks for, and what the messages show.
+        body_bytes: the most bytes that are read of a body, by default what the decoder decodes.
+        bodies: return the bodies; a predicate that needs them reads them in any case.
         newest: from the range's end to its beginning.
         until: by :func:`ticks`, when to stop; the first bodies are examined regardless.
+        room: bytes of returned bodies after which to stop.
 
     Attributes:
-        examined: the range, or the part of it that was examined in time.
+        examined: the range, or the part of it that was examined in time, or until there was no more room.
+        room: what is left of it.
         unreadable: the number of messages whose bodies the predicate needs, and which cannot be read.
     """
 
@@ -314,14 +336,18 @@ class MessageSearch:
         predicate: Predicate,
         wanted: Filter = EVERYTHING,
         *,
+        decoder: PreviewDecoder | FullDecoder,
+        body_bytes: int | None = None,
         bodies: bool = True,
         newest: bool = False,
         until: float = inf,
+        room: int = _ENDLESS,
     ) -> None:
         self._database, self._topic, self._predicate = database, topic, predicate
         self._bodies, self._newest, self._offsets, self._wanted = bodies, newest, offsets, wanted
+        self._decoder, self._body_bytes = decoder, decoder.body_bytes if body_bytes is None else body_bytes
         self._until, self.examined = until, offsets
-        self.unreadable = 0
+        self.unreadable, self.room = 0, room
 
     def first(self, limit: int) -> list[StoredMessage]:
         """Return at most ``limit`` messages that the predicate chooses."""
@@ -333,22 +359,37 @@ class MessageSearch:
         Args:
             likely: the number of messages that the caller wants: no more bodies are read than that needs.
         """
-        bounds, judge = self._predicate.bounds, self._predicate
-        rows = self._database.call(lambda session: search.list_messages(session, self._offsets, bounds, self._wanted))
-        rows = [row for row in rows if judge.may_match(StoredMessage(self._topic.name, row))]
+        judge, header_bytes = self._predicate, self._decoder.header_bytes
+        read = partial(
+            search.list_messages,
+            offsets=self._offsets,
+            bounds=judge.bounds,
+            wanted=self._wanted,
+            header_bytes=header_bytes,
+        )
+        rows = [row for row in self._database.call(read) if judge.may_match(self._message(row))]
         if self._newest:
             rows.reverse()
         if not judge.uses_body and not self._bodies:
-            yield from (StoredMessage(self._topic.name, row) for row in rows)
+            yield from map(self._message, rows)
             return
-        for message in self._with_bodies(rows if judge.uses_body else rows[:likely]):
-            self.unreadable += judge.uses_body and message.problem is not None
-            if judge.matches(message):
-                yield message
+        for row, raw in self._with_bodies(rows if judge.uses_body else rows[:likely]):
+            if judge.uses_body:
+                judged = StoredMessage(self._topic.name, row, self._decoder.alone(), raw)
+                self.unreadable += judged.problem is not None
+                if not judge.matches(judged):
+                    continue
+            if self._bodies:
+                self.room -= len(raw)
+            yield self._message(row, raw if self._bodies else None)
 
-    def _with_bodies(self, rows: list[Found]) -> Iterator[StoredMessage]:
-        for number, batch in enumerate(in_batches(rows, lambda row: row.size, _BODIES_BYTES)):
-            if number and ticks() >= self._until:
+    def _message(self, row: Found, raw: bytes | None = None) -> StoredMessage:
+        return StoredMessage(self._topic.name, row, self._decoder, raw)
+
+    def _with_bodies(self, rows: list[Found]) -> Iterator[tuple[Found, bytes]]:
+        most = self._body_bytes
+        for number, batch in enumerate(in_batches(rows, lambda row: min(row.size, most), _BODIES_BYTES)):
+            if number and (ticks() >= self._until or self.room <= 0):
                 at, whole_range = batch[0].offset, self._offsets
                 self.examined = (
                     whole_range.part(at + 1, whole_range.end)
@@ -356,7 +397,8 @@ class MessageSearch:
                     else whole_range.part(whole_range.start, at)
                 )
                 return
-            bodies = self._database.call(partial(search.read_bodies, topic_id=self._topic.id, found=batch))
+            read = partial(search.read_bodies, topic_id=self._topic.id, found=batch, body_bytes=most)
+            bodies = self._database.call(read)
             for row in batch:
                 if row.offset in bodies:
-                    yield StoredMessage(self._topic.name, row, bodies[row.offset])
+                    yield row, bodies[row.offset]

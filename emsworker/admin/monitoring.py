@@ -9,11 +9,11 @@ from enum import StrEnum
 from typing import Any
 
 from emsworker.app import Ems
-from emsworker.core.codec import decode_headers
 from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownGroup, UnknownMessage, UnknownTopic
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import ClaimState, Group, Outcome, Topic
 from emsworker.core.options import refuse, whole
+from emsworker.core.preview import PreviewDecoder
 from emsworker.core.run import Progress
 from emsworker.store import topics as topic_store
 from emsworker.store.cluster import clients as client_store
@@ -385,9 +385,9 @@ class Monitoring:
 
 def _headers(message: MessageRow | None) -> Mapping[str, str]:
     try:
-        return decode_headers(message.headers) if message is not None else {}
+        return PreviewDecoder().headers(message.headers) if message is not None else {}
     except EmsError as error:
-        return {"(damaged)": str(error)}
+        return {"(not shown)": str(error)}
 
 
 def read_sizes(session: Session, topics: Sequence[Topic], topic_ids: Collection[int] | None = None) -> list[TopicSize]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from emsworker.admin.messages import STEP, MessageSearch
 from emsworker.admin.selection import Choice, Place, Selection, in_steps
 from emsworker.core.model import Group, Order, Topic
 from emsworker.core.offsets import OffsetRange
+from emsworker.core.preview import FullDecoder
+from emsworker.core.process.clock import ticks
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import replay as store
 from emsworker.store.groups.replay import Replayed, ReplayPart
@@ -41,13 +44,26 @@ class Replay:
         self._steps = list(in_steps(ranges, _RANGE_STEP if selection.is_range else STEP, after))
         self.length = sum(map(len, self._steps))
 
-    def plan(self, progress: Callable[[Replayed], None] = lambda part: None) -> list[Replayed]:
+    def plan(
+        self, progress: Callable[[Replayed], None] = lambda part: None, *, within_s: float = inf
+    ) -> list[Replayed]:
         """Return what :meth:`run` would do now, for each partition; change nothing.
 
         Args:
             progress: called with the result of each step.
+            within_s: seconds that looking at the messages may take.
+
+        Raises:
+            TimeoutError: it takes longer.
         """
-        return self._sum(store.plan, progress)
+        until = ticks() + within_s
+
+        def report(part: Replayed) -> None:
+            progress(part)
+            if ticks() >= until:
+                raise TimeoutError("looking at the messages takes too long")
+
+        return self._sum(store.plan, report, until)
 
     def run(self, progress: Callable[[Replayed], None] = lambda part: None) -> list[Replayed]:
         """Replay the messages, and return for each partition what was done.
@@ -64,16 +80,18 @@ class Replay:
         """
         return self._sum(store.replay, progress)
 
-    def _sum(self, work: Callable[..., Replayed], progress: Callable[[Replayed], None]) -> list[Replayed]:
+    def _sum(
+        self, work: Callable[..., Replayed], progress: Callable[[Replayed], None], until: float = inf
+    ) -> list[Replayed]:
         found: dict[int, Replayed] = {}
         for step in self._steps:
-            part, unreadable = self._choose(step)
+            part, unreadable = self._choose(step, until)
             one = replace(self._database.call(partial(work, group=self._group, part=part)), unreadable=unreadable)
             found[step.partition] = _join(found.get(step.partition), one)
             progress(one)
         return list(found.values())
 
-    def _choose(self, step: OffsetRange) -> tuple[ReplayPart, int]:
+    def _choose(self, step: OffsetRange, until: float) -> tuple[ReplayPart, int]:
         """Choose messages of a range: places and times as ranges, others one by one.
 
         A group that runs in order takes ranges in the order of their offsets, but retries as they become due: it gets
@@ -87,7 +105,8 @@ class Replay:
         between = None
         if self._group.order is not Order.NONE:
             between = [born.offset for born in self._born(step)]
-        one = MessageSearch(self._database, self._topic, step, predicate, wanted, bodies=False)
+        decoder = FullDecoder(until)
+        one = MessageSearch(self._database, self._topic, step, predicate, wanted, decoder=decoder, bodies=False)
         return ReplayPart(step, [message.offset for message in one.matching()], between), one.unreadable
 
     def _born(self, step: OffsetRange) -> list[Born]:

@@ -6,19 +6,22 @@ other receivers. Their outcomes are written down at the next run of the service.
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
 from datetime import datetime, timedelta
+from typing import Any
 
 from emsworker.beat.locks import WatchLocks
-from emsworker.core.alarms import GONE, Attempts, advance, evaluate
+from emsworker.core.alarms import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.store.cluster import alarms as store
 from emsworker.store.cluster.alarms import AlarmDelivery
+from emsworker.store.engine.errors import DiskFull
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
 
@@ -48,12 +51,14 @@ class WatchAlarms:
         self._has_rules = False  # without a rule there is nothing to deliver
         self._measured_at: datetime | None = None
         self._histories: dict[tuple[str, tuple[str, str]], list[Attempts]] = {}
+        self._unwritten: dict[tuple[str, tuple[str, str]], Alarm] = {}  # the server has no room for them
+        self._told: set[tuple[bytes, Step]] = set()  # of these alarms, without a row
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Measure if it is time, start due deliveries, and record finished ones."""
         if ticks() >= self._next_watch:
             began = ticks()
-            self._has_rules = self._watch(session)
+            self._has_rules = self._watch(session, settings)
             pause_s = settings.beat_s if self._has_rules else _NONE_BEATS * settings.beat_s
             self._next_watch = ticks() + max(pause_s, _SHARE * (ticks() - began))
         self._land(session)
@@ -64,7 +69,7 @@ class WatchAlarms:
                 self._send(delivery, settings)
         return _DELIVERING_S if self._flying else settings.beat_s
 
-    def _watch(self, session: Session) -> bool:
+    def _watch(self, session: Session, settings: Settings) -> bool:
         """Measure all rules once, and change the alarms; return whether there are rules."""
         rules = store.list_rules(session)
         if not rules:
@@ -76,6 +81,10 @@ class WatchAlarms:
         self._measured_at, before, self._histories = now, self._histories, {}
         silences = store.list_silences(session)
         known = {(alarm.rule, (alarm.topic, alarm.group)): alarm for alarm in store.list_alarms(session)}
+        if not session.full:  # they fire again, now to be written; only that of the disk is over
+            disk = {rule.name for rule in rules if rule.metric is Metric.DISK_FULL}
+            self._unwritten = {key: alarm for key, alarm in self._unwritten.items() if key[0] in disk}
+        known = self._unwritten | known
         for rule in rules:
             gone = {place for name, place in known if name == rule.name} - set(values[rule.name])
             for place, measured in [*values[rule.name].items(), *((place, 0.0) for place in gone)]:
@@ -86,10 +95,34 @@ class WatchAlarms:
                 for step, alarm in advance(rule, current, place, value, now, silenced=silenced):
                     told_at = current.told_at if current is not None else None
                     why = GONE if place in gone else ""
-                    notification = store.change(session, rule, step, alarm, now, why, told_at)
+                    try:
+                        if (rule.name, place) in self._unwritten:
+                            notification = self._change_unwritten(rule, step, alarm, now, settings)
+                        else:
+                            notification = store.change(session, rule, step, alarm, now, why, told_at)
+                    except DiskFull:
+                        notification = self._change_unwritten(rule, step, alarm, now, settings)
                     if notification is not None:
                         log.warning("alarm %s%s", notification["text"], " (silenced)" if alarm.muted else "")
         return True
+
+    def _change_unwritten(
+        self, rule: Rule, step: Step, alarm: Alarm, now: datetime, settings: Settings
+    ) -> dict[str, Any] | None:
+        """Change an alarm in memory, and notify its receivers at once: a full disk must not hide itself."""
+        key = rule.name, (alarm.topic, alarm.group)
+        self._unwritten[key] = alarm
+        if step in (Step.RESOLVE, Step.FORGET):
+            del self._unwritten[key]
+        if step.event is None or (alarm.alarm_id, step) in self._told:
+            return None
+        self._told = {told for told in self._told if told[0] == alarm.alarm_id} if step is Step.RESOLVE else self._told
+        self._told.add((alarm.alarm_id, step))
+        notification = describe(rule, alarm, step.event, now)
+        for target in () if alarm.muted else rule.targets:
+            body, address = json.dumps(notification), getattr(rule, target)
+            self._send(AlarmDelivery(0, rule.name, target, body, 0, 0.0, address), settings)
+        return notification
 
     def _send(self, delivery: AlarmDelivery, settings: Settings) -> None:
         from emsworker.admin.receivers import deliver
@@ -117,7 +150,10 @@ class WatchAlarms:
         while not self._back.empty():
             delivery, problem = self._back.get()
             self._flying -= 1
-            if problem is None:
+            if not delivery.event_id:
+                if problem is not None:
+                    log.warning("alarm %s: %s; it has no row, and is not tried again", delivery.rule, problem)
+            elif problem is None:
                 store.finish_deliveries(session, [delivery.event_id])
             else:
                 _try_again(session, delivery, problem)

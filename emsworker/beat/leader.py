@@ -17,6 +17,7 @@ import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.core.servers import MAIN
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES, Conflict, ConnectionLost
+from emsworker.store.engine.errors import REFUSED, TROUBLES, Conflict, ConnectionLost, DiskFull
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ class BeatHealth:
         turned_s: seconds since its loop turned, beyond its pause.
         locked_s: seconds for which a lock on the stream's tables has held up others; 0 if none does.
         runs, failures: of each service, since the start.
+        refusal: the error by which the server refuses the user; empty if it does not.
+        full: the error by which the server says that its disk is full; empty if it has room.
     """
 
     alive: bool
@@ -67,6 +70,8 @@ class BeatHealth:
     locked_s: float
     runs: Mapping[str, int]
     failures: Mapping[str, int]
+    refusal: str = ""
+    full: str = ""
 
     @property
     def unlive(self) -> str:
@@ -80,6 +85,10 @@ class BeatHealth:
         """Why the beat does nothing now; empty if it leads, or stands by."""
         if self.unlive or self.unstarted:
             return self.unlive or self.unstarted
+        if self.refusal:
+            return f"the server refuses the user: {self.refusal}"
+        if self.full:
+            return f"the disk of the server is full: {self.full}"
         return f"the server has not answered for {self.silent_s:.0f} s" if self.silent_s else ""
 
     @property
@@ -118,6 +127,7 @@ class Beat(Runnable):
     def __init__(self, database: Database, settings: Settings, on_death: OnDeath, server: str = MAIN) -> None:
         super().__init__("ems-beat" if server == MAIN else f"ems-beat-{server}", on_death)
         self._session = database.session()
+        self._database = database
         self._settings = settings
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
         self.leading = False
@@ -146,6 +156,8 @@ class Beat(Runnable):
             turned_s=max(0.0, now - max(self.turned_at, self._sleeps_until)),
             runs=dict(self._runs),
             failures=dict(self._failures),
+            refusal=str(error) if isinstance(error := self._trouble.error, REFUSED) else "",
+            full=self._database.full,
         )
 
     @property
@@ -159,7 +171,8 @@ class Beat(Runnable):
         """Try to lead if it is time, run the services that are due, and sleep until the next one."""
         try:
             if ticks() >= self._next_claim_of_leadership:
-                self._lead()
+                with suppress(DiskFull):  # who led leads on: nobody else can write it down either
+                    self._lead()
             self._run_services()
         except (ConnectionLost, Conflict) as error:
             self._skip_turn(error, self._settings.beat_s)
@@ -195,17 +208,22 @@ class Beat(Runnable):
                 services[service] = ticks() + self._do(service)
 
     def _do(self, service: Service) -> float:
-        """Run a service and return the seconds until its next run; a failure, at a damaged row, stops no other."""
+        """Run a service and return the seconds until its next run.
+
+        A failure at a damaged row stops no other service, and neither does a full disk: most of them need no room, and
+        one of them tells of it.
+        """
         try:
             self._runs[_name(service)] += 1
             pause_s = service(self._session, self._settings)
-        except (ConnectionLost, Conflict):
-            self._failures[_name(service)] += 1
-            raise
         except Exception as error:
+            if isinstance(error, (ConnectionLost, Conflict)) and not isinstance(error, DiskFull):
+                self._failures[_name(service)] += 1
+                raise
             self._failures[_name(service)] += 1
             failing = self._failing.setdefault(service, _Failing(Trouble(log), self._settings.beat_s))
-            failing.trouble.note(f"the beat cannot {_name(service)}", error, exc_info=not isinstance(error, EmsError))
+            known = isinstance(error, (EmsError, DiskFull))
+            failing.trouble.note(f"the beat cannot {_name(service)}", error, exc_info=not known)
             failing.pause_s = min(2 * failing.pause_s, _LONGEST_PAUSE_S)
             return failing.pause_s
         self._note_answer()
@@ -267,11 +285,14 @@ class Beats:
             locked_s=max(one.locked_s for one in each),
             runs=_totals(one.runs for one in each),
             failures=_totals(one.failures for one in each),
+            refusal=each[0].refusal if all(one.refusal for one in each) else "",
+            full=next((one.full for one in each if one.full), ""),
         )
 
-    def silent_s(self, server: str) -> float:
-        """Return the seconds since the last answer of a server to its beat, if that is too long; else 0."""
-        return self._beats[server].health().silent_s
+    def note_outage(self, server: str, outage: Outage) -> None:
+        """Note what is the matter with a server, as its beat sees it."""
+        health = self._beats[server].health()
+        outage.note(health.silent_s or None, health.refusal, health.full)
 
     def stop(self) -> None:
         """Stop the threads that run, and wait for them for some seconds."""
@@ -298,7 +319,7 @@ def run_beat(beats: Beats, outages: Mapping[str, Outage], on_start: Callable[[],
     on_start()
     while beats.is_alive() and signal.sigtimedwait(numbers, _LOOK_S) is None:
         for server, outage in outages.items():
-            outage.note(beats.silent_s(server) or None)
+            beats.note_outage(server, outage)
     died = not beats.is_alive()
     beats.stop()
     log.info("stopped after %s", span_text(ticks() - began))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
 from emsworker.beat.dead_man import PingDeadMan
+from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
     sweep_audit,
     sweep_celery,
@@ -73,6 +74,7 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         TakeSamples(),
         prune_samples,
         locks,
+        look_for_room,
         WatchAlarms(locks),
         PingDeadMan(server),
     )

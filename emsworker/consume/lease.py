@@ -18,7 +18,7 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.servers import MAIN, parse_servers
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.store.engine.errors import REFUSED, TROUBLES
 from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,11 @@ class LeaseRenewer(Runnable):
     def good(self) -> bool:
         """True if the clients of this process may work."""
         return ticks() < self._valid_until and not self._abandoned
+
+    @property
+    def refused_by(self) -> BaseException | None:
+        """The error by which the server refuses the user now, or ``None``."""
+        return self._trouble.error if isinstance(self._trouble.error, REFUSED) else None
 
     @property
     def term(self) -> tuple[int, int]:

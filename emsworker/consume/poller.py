@@ -23,7 +23,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.store.engine.errors import REFUSED, TROUBLES
 from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import AvailableWork, find_work
 from emsworker.store.stream.messages import close_hole
@@ -95,6 +95,11 @@ class Poller(Runnable):
         self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at, self._cost_s = ticks(), 0.0
         self._trouble = Trouble(log)
+
+    @property
+    def refused_by(self) -> BaseException | None:
+        """The error by which the server refuses the user now, or ``None``."""
+        return self._trouble.error if isinstance(self._trouble.error, REFUSED) else None
 
     # -- the groups ----------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class Metric(StrEnum):
     ERROR_RATE = "error_rate"
     REFUSED = "refused"
     LOCKED = "locked"
+    DISK_FULL = "disk_full"
 
     @property
     def threshold(self) -> Check:
@@ -64,7 +65,7 @@ class Metric(StrEnum):
     @property
     def is_duration(self) -> bool:
         """True if the value is in seconds."""
-        return self in (Metric.OLDEST, Metric.STUCK, Metric.LOCKED)
+        return self in (Metric.OLDEST, Metric.STUCK, Metric.LOCKED, Metric.DISK_FULL)
 
     @property
     def is_counted(self) -> bool:
@@ -74,7 +75,7 @@ class Metric(StrEnum):
     @property
     def of_stream(self) -> bool:
         """True if it is measured once for the whole stream, at :data:`STREAM`, and not for each group."""
-        return self in (Metric.REFUSED, Metric.LOCKED)
+        return self in (Metric.REFUSED, Metric.LOCKED, Metric.DISK_FULL)
 
 
 def _check_span(value: Any) -> None:
@@ -142,7 +143,8 @@ class Rule:
             oldest unfinished message; ``retries``: messages that wait for a retry; ``dead``: messages that became dead
             letters within ``within_s``; ``no_consumer``: messages that wait while the group has no client; ``stuck``:
             seconds for which a claim has made no progress; ``error_rate``: share of attempts that failed;
-            ``refused``: rows of ``ems_publish`` that are refused, in the whole stream.
+            ``refused``: rows of ``ems_publish`` that are refused, in the whole stream; ``disk_full``: seconds for which
+            the server has had no room to write.
         above: the threshold; a value above it is a breach.
         for_s: seconds for which the breach must last without interruption.
         within_s: the period of ``dead`` and ``error_rate``, in seconds.

@@ -33,12 +33,14 @@ class Budget:
         max_bytes: of a body after decompression.
         max_objects: of containers and values: the brackets, commas and colons of JSON, whatever MessagePack announces,
             and twenty for each value of YAML.
+        names: what errors call the two: by default the settings.
 
     A body that is stored unpacked is limited by its topic.
     """
 
     max_bytes: int = MAX_BYTES
     max_objects: int = MAX_OBJECTS
+    names: tuple[str, str] = ("max_decoded_bytes", "max_decoded_objects")
 
     def check(self, raw: bytes, content_type: str) -> None:
         """Check an unpacked body; one with fewer bytes than objects are allowed is not looked at, but for YAML.
@@ -48,26 +50,26 @@ class Budget:
         """
         if content_type == YAML_TYPE:
             if len(raw) > (most := max(1, self.max_bytes // _YAML_SHARE)):
-                raise DecodeError(f"the body has more than {most} bytes of YAML (an eighth of max_decoded_bytes)")
-            _check_yaml(raw, self.max_objects // _YAML_WEIGHT or 1)
+                raise DecodeError(f"the body has more than {most} bytes of YAML (an eighth of {self.names[0]})")
+            _check_yaml(raw, self.max_objects // _YAML_WEIGHT or 1, self.names[1])
         elif content_type == JSON_TYPE:
             self.check_objects(count_marks(raw) if len(raw) > self.max_objects else 0)
         elif content_type == MSGPACK_TYPE:
-            _check_msgpack(raw, self.max_objects)
+            _check_msgpack(raw, self.max_objects, self.names[1])
 
     def check_bytes(self, size: int) -> None:
         """Raise DecodeError if an unpacked body is too large."""
         if size > self.max_bytes:
-            raise DecodeError(f"the body unpacks to more than {self.max_bytes} bytes (max_decoded_bytes)")
+            raise DecodeError(f"the body unpacks to more than {self.max_bytes} bytes ({self.names[0]})")
 
     def check_objects(self, count: int) -> None:
         """Raise DecodeError if there are too many objects."""
         if count > self.max_objects:
-            raise _too_many(self.max_objects)
+            raise _too_many(self.max_objects, self.names[1])
 
 
-def _too_many(most: int) -> DecodeError:
-    return DecodeError(f"the body has more than {most} objects (max_decoded_objects)")
+def _too_many(most: int, name: str) -> DecodeError:
+    return DecodeError(f"the body has more than {most} objects ({name})")
 
 
 def count_marks(raw: bytes) -> int:
@@ -85,7 +87,7 @@ _EXTENDED = {0xC7: ">B", 0xC8: ">H", 0xC9: ">I"}
 _ARRAYS, _MAPS = {0xDC: ">H", 0xDD: ">I"}, {0xDE: ">H", 0xDF: ">I"}
 
 
-def _check_msgpack(raw: bytes, most: int) -> None:
+def _check_msgpack(raw: bytes, most: int, name: str) -> None:
     """Count what containers announce, because a parser allocates them at once: not more steps than objects allowed."""
     if len(raw) <= min(_SHORT_MSGPACK, most):
         return
@@ -108,7 +110,7 @@ def _check_msgpack(raw: bytes, most: int) -> None:
             items, skipped = _long_header(raw, at, head)
             announced, at = announced + items, at + skipped
         if announced > most:
-            raise _too_many(most)
+            raise _too_many(most, name)
 
 
 def _long_header(raw: bytes, at: int, head: int) -> tuple[int, int]:
@@ -126,7 +128,7 @@ def _long_header(raw: bytes, at: int, head: int) -> tuple[int, int]:
 # -- YAML --------------------------------------------------------------------------------------------------------------
 
 
-def _check_yaml(raw: bytes, most: int) -> None:
+def _check_yaml(raw: bytes, most: int, name: str) -> None:
     """Count events, and what aliases repeat, before a document is built: merging aliases takes exponential time."""
     with undivided:
         import yaml
@@ -135,7 +137,7 @@ def _check_yaml(raw: bytes, most: int) -> None:
     try:
         for count, event in enumerate(_events(yaml, raw)):
             if count >= most:
-                raise _too_many(most * _YAML_WEIGHT)
+                raise _too_many(most * _YAML_WEIGHT, name)
             document.add(yaml, event)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DecodeError(f"the body is not valid application/x-yaml: {error}") from error

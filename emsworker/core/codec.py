@@ -277,13 +277,14 @@ class Decoder:
             self._budget.check(raw, JSON_TYPE)
             return _decode_json(raw)
         content_type = headers.get(CONTENT_TYPE, JSON_TYPE)
-        self._check(content_type)
+        self.check(content_type)
         if COMPRESSION in headers:
             raw = unpack(raw, headers[COMPRESSION], content_type, self._budget)
         self._budget.check(raw, content_type)
         return _deserialize(raw, content_type, headers.get(CONTENT_ENCODING, "utf-8"))
 
-    def _check(self, content_type: str) -> None:
+    def check(self, content_type: str) -> None:
+        """Raise ContentRefused if a content type is not accepted."""
         if content_type in RAW_TYPES or content_type in self._accept or _TYPE_NAMES.get(content_type) in self._accept:
             return
         raise ContentRefused(
@@ -371,6 +372,19 @@ def unpack(raw: bytes, compression: str, content_type: str, budget: Budget) -> b
             budget.check_objects(objects)
         parts.append(part)
     return b"".join(parts)
+
+
+def unpacked_beginning(raw: bytes, compression: str, most: int) -> bytes:
+    """Decompress about ``most`` bytes, or as many as there are before the body is damaged; none if it cannot be."""
+    found = b""
+    try:
+        for part in _parts(raw, compression):
+            found += part
+            if len(found) >= most:
+                break
+    except DecodeError:
+        pass
+    return found[:most]
 
 
 def _parts(raw: bytes, compression: str) -> Iterator[bytes]:

@@ -183,6 +183,10 @@ class AccessDenied(EmsError):
     """MySQL refused the user, the password or a privilege."""
 
 
+class LoginRefused(AccessDenied):
+    """MySQL refused the user or the password, so that there is no connection."""
+
+
 class TlsError(EmsError):
     """The server's certificate is not trusted, or the server offers no TLS although the URL requires it."""
 

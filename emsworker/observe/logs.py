@@ -14,6 +14,7 @@ from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
 from emsworker.core.terminal_text import harmless
+from emsworker.observe.repeats import REPEATS, RepeatHandler
 
 TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s"
 LOG_FORMATS = ("text", "json")
@@ -21,14 +22,15 @@ LOG_FORMATS = ("text", "json")
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure_logging(level: str, form: str = "text") -> None:
+def configure_logging(level: str, form: str = "text", repeats: int = REPEATS) -> None:
     """Send log records to standard error, unless the program has configured logging already.
 
     Args:
         level: the least important level that is logged, by its name.
         form: one of :data:`LOG_FORMATS`.
+        repeats: see :class:`RepeatHandler`.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = RepeatHandler(sys.stderr, repeats)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":

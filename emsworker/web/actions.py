@@ -265,7 +265,7 @@ def _again(result: object) -> int:
 
 
 PAGES = tuple(
-    View(path, _action(change), "operator", "POST", changes=True)
+    View(path, _action(change), "operator", "POST", changes=True, decodes=change is _move)
     for path, change in (
         ("/do/dead", _selected_dead),
         ("/do/dead/all", _all_dead),

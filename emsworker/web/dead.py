@@ -83,11 +83,11 @@ def letter(visit: Visit) -> Response:
     if not visit.may("reader"):
         return visit.error(403, "Not allowed", "Errors and bodies of dead letters are shown to readers only.")
     try:
-        one = visit.shared.admin.dead.show(found[0])
+        one = visit.shared.admin.dead.show(found[0], whole=False)
     except AccessDenied as error:
         return visit.error(403, "The database refuses it", f"The database user may not read dead letters. {error}")
     try:
-        body = shown_body(visit, topic, one.body, one.body_error)
+        body = shown_body(visit, topic, one.body, one.body_error, one.body_text)
     except EmsError as error:
         body = Body(None, str(error))
     return visit.render("letter.html", letter=one, body=body)
@@ -107,5 +107,5 @@ def all_of_them(visit: Visit) -> Response:
 PAGES = (
     View("/dead", dead),
     View("/dead/all/{what}", all_of_them, "operator", changes=True),
-    View("/dead/{topic}/{group}/{partition}/{offset}", letter),
+    View("/dead/{topic}/{group}/{partition}/{offset}", letter, decodes=True),
 )

@@ -131,7 +131,7 @@ def _quoted(name: str) -> str:
 
 
 PAGES = (
-    View("/messages", messages),
+    View("/messages", messages, decodes=True),
     View("/messages/{topic}/{partition}/{offset}", around),
     View("/go", jump),
 )

@@ -18,6 +18,7 @@ from emsworker.web.overview import HOURS, MOST_LINES, charts_of, hours_of, lines
 from emsworker.web.page import MOST_COUNTED, View, Visit, read_number
 
 PLAN_SCAN = 500_000
+_PLAN_S = 8.0  # less than a page may take
 _CHOICES = {
     "paused": GroupChoice.PAUSED,
     "stuck": GroupChoice.WAITING,
@@ -127,7 +128,11 @@ def planned(visit: Visit, admin: Any, kind: str, given: dict[str, str]) -> Plan:
         span = counted(replay.length, "offset")
         fix = f"covers {span}, more than are looked at here; narrow it, or use `ems groups replay`"
         raise ConfigError([Problem("selection", "this", fix)])
-    parts = replay.plan()
+    try:
+        parts = replay.plan(within_s=_PLAN_S)
+    except TimeoutError:
+        fix = f"takes more than {_PLAN_S:g} s to look at; narrow it, or use `ems groups replay`"
+        raise ConfigError([Problem("selection", "this", fix)]) from None
     counts = ("chosen", "again", "live", "unclaimed")
     rows = [
         {"partition": one.last[0], "from": one.offsets.start, "to": one.last[1]}
@@ -222,5 +227,5 @@ def move(visit: Visit) -> Response:
 PAGES = (
     View("/groups", groups),
     View("/groups/{topic}/{group}", group),
-    View("/groups/{topic}/{group}/{kind}", move, "reader"),
+    View("/groups/{topic}/{group}/{kind}", move, "reader", decodes=True),
 )

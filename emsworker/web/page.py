@@ -65,6 +65,7 @@ class View:
         level: the level that a visitor needs.
         method: GET for what reads, POST for what changes something.
         changes: it changes something or prepares a change, and needs the database user for that.
+        decodes: it decodes bodies, on threads of its own kind: what they hold must not hold up the other pages.
     """
 
     path: str
@@ -72,6 +73,7 @@ class View:
     level: Level = "viewer"
     method: str = "GET"
     changes: bool = False
+    decodes: bool = False
 
 
 class Shared:
@@ -219,6 +221,10 @@ class Shared:
         read = partial(self.monitoring.series, topic, group, since=since, points=_POINTS)
         return self.snapshot.get(("series", topic, group, hours), _SERIES_S, read)
 
+    def redacts(self, topic: str) -> bool:
+        """Return whether parts of a topic's bodies are hidden: then no body is shown that is not decoded."""
+        return self._redact is not None and (callable(self._redact) or bool(self._redact.get(topic)))
+
     def redacted(self, topic: str, body: Any) -> Any:
         """Return a decoded body without what is to be hidden."""
         if self._redact is None:
@@ -360,7 +366,8 @@ class Visit:
         live = self.request.headers.get("hx-request") == "true"
         common = {"visit": self, "url": self.url, "layout": "live.html" if live else "layout.html", "now": self.now}
         text = environment().get_template(template).render({**common, "did": self._did(), **values})
-        return HTMLResponse(text, status, headers={"vary": "HX-Request"})
+        # Bodies and headers may have half a surrogate pair, which has no UTF-8 form.
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status, headers={"vary": "HX-Request"})
 
     def error(self, status: int, title: str, text: str) -> Response:
         """Return a page that says what went wrong."""

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from emsworker.app import Ems
 
 _log = logging.getLogger(__name__)
-_THREADS, _ACCESS_THREADS = 4, 2
+_THREADS, _DECODING_THREADS, _ACCESS_THREADS = 4, 2, 2
+_DEADLINE_S = 10.0  # for a page that reads; a change ends by itself, and is not left without an answer
 _MOST_FORM_BYTES, _MOST_FIELDS = 256 << 10, 5000
 _SECURITY = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -71,6 +72,7 @@ _MISSING = (
 _STATUS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int, str], ...] = (
     (_MISSING, 404, "Not found"),
     ((errors.ConfigError, errors.InvalidName, errors.InvalidPriority), 400, "That cannot be read"),
+    (errors.LoginRefused, 503, "The database server refuses the dashboard's user"),
     (errors.AccessDenied, 403, "The database refuses it"),
     ((errors.StoreUnavailable, errors.TlsError), 503, "MySQL cannot be reached"),
     ((errors.SchemaMissing, errors.ServerUnsupported), 503, "The stream cannot be used"),
@@ -223,12 +225,29 @@ class Dashboard:
         except Exception:
             _log.exception("the rule of access failed for %s", request.url.path)
             return _secured(PlainTextResponse("The dashboard failed; its log tells why.", 500))
-        return cast("Response", await self._run("ems-web", _THREADS, self._answer, page, request, form, visitor))
+        pool, threads = ("ems-web-bodies", _DECODING_THREADS) if page.decodes else ("ems-web", _THREADS)
+        return cast("Response", await self._run(pool, threads, self._answer, page, request, form, visitor))
+
+    async def _respond_in_time(self, page: View, request: Request) -> Response:
+        """Answer what reads, or say that it takes too long: its thread goes on, and other pages have others.
+
+        A request whose turn has not come by then never begins.
+        """
+        try:
+            return await asyncio.wait_for(self._respond(page, request, {}), _DEADLINE_S)
+        except TimeoutError:
+            _log.warning("the page %s was not ready after %g s", request.url.path, _DEADLINE_S)
+        text = f"This page was not ready after {_DEADLINE_S:g} s: the server is slow, or too much is asked for."
+        # Nothing from the database is on a page for nobody, so that it can be made here.
+        response = Visit(self._shared, request, NOBODY, {}).error(503, "That takes too long", text)
+        response.headers["retry-after"] = "5"
+        return _secured(response)
 
     def _endpoint(self, page: View) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            form = await _read_form(request) if request.method == "POST" else {}
-            return await self._respond(page, request, form)
+            if request.method != "POST":
+                return await self._respond_in_time(page, request)
+            return await self._respond(page, request, await _read_form(request))
 
         return endpoint
 
@@ -295,7 +314,7 @@ class Dashboard:
         page = View(request.url.path, lambda visit: visit.error(
             error.status_code, titles.get(error.status_code, "Refused"), texts.get(error.status_code, error.detail)
         ))  # fmt: skip
-        return await self._respond(page, request, {})
+        return await self._respond_in_time(page, request)
 
 
 class _Static(StaticFiles):

@@ -18,8 +18,6 @@ from emsworker.core.model import Outcome
 from emsworker.web.page import View, Visit
 from emsworker.web.texts import duration, preview, short_client
 
-_MOST_READ_BYTES = 1 << 20
-
 
 @dataclass(frozen=True)
 class Event:
@@ -145,32 +143,38 @@ def _ended(group: GroupTrace) -> Iterator[Event]:
 
 
 def body_of(visit: Visit, one: Trace) -> Body:
-    """Return the body of a message, decoded and redacted; never by pickle, and never more than is shown."""
+    """Return the body of a message, decoded within the budget of a viewer and redacted."""
     if one.message is None:
         return Body(None, "Retention has deleted the message.")
     if not visit.may("reader"):
         return Body(None, "Bodies are shown to readers only.")
     if one.message.kind != "message":
         return Body(None, f"This is a {one.message.kind}: it has no body.")
-    if one.message.size_bytes > _MOST_READ_BYTES:
-        return Body(None, f"{one.message.size_bytes:,} bytes are too many to show; `ems messages get` prints them.")
     try:
-        (message,) = visit.shared.admin.messages.get(f"{one.topic.name}/{one.partition}/{one.offset}")
+        (message,) = visit.shared.admin.messages.get(f"{one.topic.name}/{one.partition}/{one.offset}", whole=False)
     except AccessDenied:
         return Body(None, "The database user may not read bodies.")
     except UnknownMessage:
         return Body(None, "Retention has deleted the message.")
     except EmsError as error:
         return Body(None, str(error))
-    return shown_body(visit, one.topic.name, message.body, message.problem)
+    return shown_body(visit, one.topic.name, message.body, message.problem, message.text)
 
 
-def shown_body(visit: Visit, topic: str, body: Any, problem: str | None) -> Body:
-    """Return a decoded body as it may be shown: redacted, and cut after 64 KB."""
+def shown_body(visit: Visit, topic: str, body: Any, problem: str | None, text: str | None) -> Body:
+    """Return a body as it may be shown: decoded, redacted, and cut after 64 KB; one that is not decoded as text.
+
+    Args:
+        problem: why it is not decoded.
+        text: the beginning of one that is not decoded.
+    """
     if problem is not None:
-        return Body(None, f"The body cannot be read here: {problem}")
+        note = f"The body is not decoded: {problem}."
+        if not text or visit.shared.redacts(topic):
+            return Body(None, f"{note} `ems messages get` shows its text.")
+        return Body(text, f"{note} This is its text, of 64 KB at most.")
     text, cut = preview(visit.shared.redacted(topic, body))
     return Body(text, "Only the first 64 KB are shown." if cut else None)
 
 
-PAGES = (View("/trace", trace),)
+PAGES = (View("/trace", trace, decodes=True),)

@@ -298,7 +298,10 @@ class Child:
     def _health(self, now: float) -> ChildHealth:
         silent_s = now - self._context.poller.looked_at
         silent_s = silent_s if silent_s > self._poll_max_s + _AWAY_S else 0.0
-        return ChildHealth(self._stalled(now), self._away(silent_s), silent_s)
+        full = self._context.database.full
+        refused = self._context.poller.refused_by or self._context.lease.refused_by
+        refusal = "" if refused is None else str(refused)
+        return ChildHealth(self._stalled(now), self._away(silent_s, refusal, full), silent_s, refusal, full)
 
     def _stalled(self, now: float) -> str:
         completer = self._context.completer
@@ -312,7 +315,11 @@ class Child:
                 return f"thread {thread.name} has made no progress for {now - last:.0f} s"
         return ""
 
-    def _away(self, silent_s: float) -> str:
+    def _away(self, silent_s: float, refusal: str, full: str) -> str:
+        if refusal:  # it keeps the leases from being renewed, too
+            return f"the server refuses the user: {refusal}"
+        if full:
+            return f"the disk of the server is full: {full}"
         if not self._context.lease.good:
             return "the server has not renewed its leases in time"
         return f"no look for work has succeeded for {silent_s:.0f} s" if silent_s else ""
@@ -409,7 +416,7 @@ def main(arguments: Sequence[str]) -> int:
     except EmsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE
-    configure_logging(spec.log_level, spec.log_format)
+    configure_logging(spec.log_level, spec.log_format, spec.log_repeats)
     try:
         return Child(spec).run()
     except StoreUnavailable as error:

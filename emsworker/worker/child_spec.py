@@ -31,11 +31,15 @@ class ChildHealth:
         stalled: why one of its threads makes no progress; empty if all do, also while the server is away.
         away: why it cannot take messages now, because of the server; empty if it can.
         silent_s: seconds since the server's last answer to a look for work, if that is too long; else 0.
+        refusal: the error by which the server refuses the user; empty if it does not.
+        full: the error by which the server says that its disk is full; empty if it has room.
     """
 
     stalled: str = ""
     away: str = ""
     silent_s: float = 0.0
+    refusal: str = ""
+    full: str = ""
 
     def to_text(self) -> str:
         """Serialize as a report on the status pipe."""
@@ -93,7 +97,8 @@ class ChildSpec:
         max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
         number: index of this child in its worker; its replacement has the same.
         metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
-        log_format: ``text`` or ``json``; log_done: log every message that is done.
+        log_format: ``text`` or ``json``; log_done: log every message that is done; log_repeats: the most
+            lines of one kind in a minute, 0 for all.
         server: of several servers, the one that it consumes from.
     """
 
@@ -114,6 +119,7 @@ class ChildSpec:
     metrics: str = ""
     log_format: str = "text"
     log_done: bool = False
+    log_repeats: int = 0
     server: str = MAIN
 
     def wants(self, topic: str, group: str | None = None) -> bool:

@@ -57,6 +57,7 @@ class WorkerHealth:
         stopping: it has been told to stop.
         turned_s: seconds since the supervisor's loop turned.
         starts: child processes that have been started so far.
+        full: the error by which a server says that its disk is full; empty if it has room.
     """
 
     children: tuple[ChildView, ...]
@@ -64,6 +65,7 @@ class WorkerHealth:
     stopping: bool
     turned_s: float
     starts: int
+    full: str = ""
 
     @property
     def unlive(self) -> str:
@@ -80,7 +82,7 @@ class WorkerHealth:
         if self.stopping:
             return "the worker is stopping"
         if self.unstarted or any(child.state is ChildState.WORKING for child in self.children):
-            return self.unstarted
+            return self.unstarted or (f"the disk of the server is full: {self.full}" if self.full else "")
         return self._reasons
 
     @property

@@ -249,7 +249,7 @@ class Supervisor:
             idle = ()
         self._slots = [_Slot(number, server, server in idle) for number, server in enumerate(servers)]
         self._sessions = {server: database.session() for server, database in databases.items()}
-        self._settings = settings
+        self._settings, self._databases = settings, databases
         self._beats = Beats(databases, settings, self._on_death) if with_beat else None
         self._outages = {server: Outage(log, database.servers) for server, database in databases.items()}
         self._moved: dict[str, bool] = {}  # servers whose topics have changed, and whether there are any
@@ -331,6 +331,7 @@ class Supervisor:
             stopping=self._stopping,
             turned_s=now - self._turn_at,
             starts=sum(slot.starts for slot in self._slots),
+            full=next((full for one in self._databases.values() if (full := one.full)), ""),
         )
 
     # -- children ------------------------------------------------------------------------------------------------------
@@ -372,13 +373,16 @@ class Supervisor:
             slot.process.wait()
 
     def _watch_server(self) -> None:
-        """Log once for all children of a server that it answers none of them, and once that it answers again."""
-        silent: dict[str, list[float]] = {}
+        """Log once for all children of a server what is the matter with it, and once that it is over."""
+        told: dict[str, list[ChildHealth]] = {}
         for slot in self._slots:
             if slot.alive and slot.ready_at is not None and not self._stopping:
-                silent.setdefault(slot.server, []).append(slot.health.silent_s)
-        for server, seconds in silent.items():
-            self._outages[server].note(min(seconds) or None)
+                told.setdefault(slot.server, []).append(slot.health)
+        for server, each in told.items():
+            silent_s = min(one.silent_s for one in each)
+            refusal = next((one.refusal for one in each if one.refusal), "")
+            full = next((one.full for one in each if one.full), "") or self._databases[server].full
+            self._outages[server].note(silent_s or None, refusal, full)
 
     def _on_child_end(self, slot: _Slot, code: int) -> None:
         assert slot.process is not None

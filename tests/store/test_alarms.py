@@ -22,11 +22,15 @@ from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
 from emsworker.core.model import Group, Topic
+from emsworker.local import LocalDatabase
 from emsworker.publish.intake import take_in
 from emsworker.store.cluster import alarms
+from emsworker.store.engine.errors import DiskFull
+from emsworker.store.engine.probe import check_room
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress
 from tests.support import rows
+from tests.support.full_disk import full_disk
 from tests.support.streams import Stream, failed, flush_of, in_threads, wait_until
 from tests.support.webhooks import receiver
 
@@ -223,6 +227,31 @@ def test_refused_rows_are_an_alarm_and_a_metric_of_the_whole_stream(stream: Stre
         ConfigError, match="topic = 'orders': must be left out: refused is measured for the whole stream"
     ):
         admin.alarms.create("wrong", on="refused", topic="orders")
+
+
+def test_a_full_disk_is_an_alarm_that_needs_no_room(stream: Stream, server: LocalDatabase) -> None:
+    admin, turn = Admin(stream.app()), _duty(stream)
+    _backlog(stream)
+    check_room(stream.session)
+    with receiver() as web:
+        admin.alarms.create("no-room", on="disk_full", webhook=web.url)
+        admin.alarms.create("behind", on="lag", webhook=web.url)
+        admin.alarms.create("patient", on="disk_full", for_s=3600, webhook=web.url)
+        with full_disk(server, stream.url, "ems_message", "ems_alarm", "ems_alarm_event"):
+            with pytest.raises(DiskFull):
+                check_room(stream.session)
+            wait_until(lambda: turn() and len(web.got) >= 2)
+            turn()
+            assert sorted((one["rule"], one["event"]) for one in web.got) == [
+                ("behind", "firing"),
+                ("no-room", "firing"),
+            ]
+            assert stream.rows("SELECT * FROM ems_alarm") == []
+        check_room(stream.session)
+        wait_until(lambda: turn() and len(web.got) >= 4)
+        told = sorted((one["rule"], one["event"]) for one in web.got[2:])
+        assert told == [("behind", "firing"), ("no-room", "resolved")], "the other one fires again, and is written"
+        assert stream.rows("SELECT rule FROM ems_alarm") == [("behind",)]
 
 
 def test_a7_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> None:

@@ -116,7 +116,7 @@ def test_a4_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Mes
     assert (page.messages, page.looked_at, page.after, seen) == ((), COUNT, None, [30, 30])
     near = messages.list("t", Selection(start=at(20), end=at(22)))
     assert numbers(near) == [20, 21] and near.looked_at <= 8, "found by time, with a minute to either side"
-    args = {"topic_id": 1, "partition": 0, "start": 5, "end": 10} | ANYTHING.args | EVERYTHING.args
+    args = {"topic_id": 1, "partition": 0, "start": 5, "end": 10, "header_bytes": 9} | ANYTHING.args | EVERYTHING.args
     for statement in (
         Statements("emsworker.store.stream.search").list_messages,
         Statements("emsworker.store.stream.search").list_wanted,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from emsworker.core.errors import AccessDenied
 from emsworker.core.process.clock import ticks
 from emsworker.worker.child import Child
 from emsworker.worker.child_spec import ChildHealth, ChildSpec
@@ -49,8 +50,10 @@ def child(now: float, *, idle_s: float = 0.0, ran_s: float | None = None, hang: 
         overdue=lambda since: hang, began_at=lambda ident, now: 0.0 if ran_s is None else now, hanging=set()
     )
     good = {"good": True, **lease}
-    poller = SimpleNamespace(looked_at=now - good.pop("looked_s", 0.0))
-    context: Any = SimpleNamespace(completer=completer, lease=SimpleNamespace(**good), poller=poller)
+    poller = SimpleNamespace(looked_at=now - good.pop("looked_s", 0.0), refused_by=good.pop("refused_by", None))
+    database = SimpleNamespace(full=good.pop("full", ""))
+    lease = SimpleNamespace(refused_by=None, **good)
+    context: Any = SimpleNamespace(completer=completer, lease=lease, poller=poller, database=database)
     made._consumers, made._context, made._poll_max_s = [thread], context, 1.0  # type: ignore[list-item]
     return made
 
@@ -63,4 +66,7 @@ def test_a_child_tells_stalled_threads_from_a_server_that_is_away() -> None:
     assert "ems-consumer-0 has made no progress for 500 s" in child(now, idle_s=500)._health(now).stalled
     assert child(now, hang="it hangs")._health(now).stalled == "it hangs"
     assert "leases" in child(now, good=False)._health(now).away
+    refused = child(now, good=False, refused_by=AccessDenied("no such user"))._health(now)
+    assert refused.away == "the server refuses the user: no such user" and refused.refusal == "no such user"
+    assert child(now, full="no room")._health(now).away == "the disk of the server is full: no room"
     assert "no look for work" in child(now, looked_s=30)._health(now).away

@@ -135,7 +135,7 @@ def test_bodies_are_redacted_and_cut_and_never_unpickled(stream: Stream, visit: 
     app = stream.app(accept=("json", "pickle"), serializer="pickle")
     pickled = app.send("mails", {"now": print})
     huge = stream.app().send("mails", "x" * 100_000)
-    for receipt, note in ((pickled, "cannot be read here"), (huge, "Only the first 64 KB")):
+    for receipt, note in ((pickled, "a body of pickle is not decoded"), (huge, "Only the first 64 KB")):
         found = reader.get(f"/trace?id={receipt.id}")
         assert note in found.text and len(found.text) < 90_000
     later = stream.rows("SELECT uid FROM ems_outbox LIMIT 1")[0][0].hex()

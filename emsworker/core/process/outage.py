@@ -1,6 +1,7 @@
-"""Log of a server's outage: one line when it has not answered for a while, and one when it answers again.
+"""Log of what is the matter with a server: one line when it begins or becomes something else, and one when it is over.
 
-A server that hangs refuses nothing and fails nothing for a long time, so no error is logged: every thread waits.
+A server that hangs refuses nothing and fails nothing for a long time, so no error is logged: every thread waits. And
+whoever only reads does not notice that its disk is full.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class Outage:
-    """Logs the beginning and the end of an outage of the stream's server.
+    """Logs that the stream's server does not answer, refuses the user, or has a full disk; and when that is over.
 
     Args:
         log: the logger of the module that watches the server.
@@ -20,24 +21,45 @@ class Outage:
     def __init__(self, log: logging.Logger, server: str) -> None:
         self._log, self._server = log, server
         self._since: datetime | None = None
+        self._kind = ""
 
-    def note(self, silent_s: float | None) -> None:
-        """Note whether the server answers.
+    def note(self, silent_s: float | None, refusal: str = "", full: str = "") -> None:
+        """Note whether the server serves.
 
         Args:
             silent_s: the seconds since its last answer, if that is too long; ``None`` if it answers.
+            refusal: the error by which it refuses the user; empty if it does not.
+            full: the error by which it says that its disk is full; empty if it has room.
         """
         now = datetime.now(UTC)
-        if silent_s is not None and self._since is None:
-            self._since = now - timedelta(seconds=silent_s)
+        kind = "refuses" if refusal else "silent" if silent_s is not None else "full" if full else ""
+        if kind == self._kind:
+            return
+        before, self._kind = self._kind, kind
+        if not kind:
+            lasted_s = (now - self._since).total_seconds() if self._since is not None else 0.0
+            self._since = None
+            over = {"silent": "answers again", "refuses": "takes the user again", "full": "has room again"}[before]
+            self._log.warning("the server %s %s, after %.0f s", self._server, over, lasted_s)
+            return
+        if self._since is None or before == "full":
+            self._since = now - timedelta(seconds=silent_s or 0.0)
+        if kind == "silent":
             self._log.warning(
                 "the server %s has not answered for %.0f s, since %s UTC; work goes on when it does",
                 self._server,
                 silent_s,
                 f"{self._since:%Y-%m-%d %H:%M:%S}",
-                extra={"server": self._server, "since": self._since.isoformat(timespec="seconds")},
+                extra=self._fields,
             )
-        elif silent_s is None and self._since is not None:
-            lasted_s = (now - self._since).total_seconds()
-            self._since = None
-            self._log.warning("the server %s answers again, after %.0f s", self._server, lasted_s)
+        elif kind == "refuses":
+            text = "the server %s refuses the user: %s; work goes on when it takes it again"
+            self._log.error(text, self._server, refusal, extra=self._fields)
+        else:
+            text = "the server %s has a full disk: %s; messages cannot be sent until then"
+            self._log.error(text, self._server, full, extra=self._fields)
+
+    @property
+    def _fields(self) -> dict[str, str]:
+        since = "" if self._since is None else self._since.isoformat(timespec="seconds")
+        return {"server": self._server, "since": since}

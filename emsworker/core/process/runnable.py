@@ -20,11 +20,15 @@ class Trouble:
 
     Args:
         log: the logger of the module that has the problem.
+
+    Attributes:
+        error: the problem that exists now, or ``None``.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._kind: type[BaseException] | None = None
+        self.error: BaseException | None = None
         self._quiet_s = self._quiet_until = self._since = 0.0
         self._repeats = 0
 
@@ -36,6 +40,7 @@ class Trouble:
             exc_info: log the traceback, too.
         """
         now = ticks()
+        self.error = error
         if self._kind is None:
             self._since, self._quiet_s = now, _QUIET_S
         if type(error) is self._kind and now < self._quiet_until:
@@ -54,7 +59,7 @@ class Trouble:
         """
         if self._kind is not None and self._repeats:
             self._log.warning("%s again, after %.1f s", what, ticks() - self._since)
-        self._kind, self._repeats = None, 0
+        self._kind, self._repeats, self.error = None, 0, None
 
 
 OnDeath = Callable[[str, BaseException], None]

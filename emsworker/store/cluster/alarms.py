@@ -29,6 +29,7 @@ class AlarmDelivery:
     """A delivery of one alarm to one receiver.
 
     Attributes:
+        event_id: of its row; 0 if there was no room to write it.
         address: the rule's current URL or command.
         tries: number of earlier tries.
         age_s: seconds since the alarm changed its state.
@@ -178,7 +179,9 @@ def measure(
             found[rule.name] = {STREAM: locked_s}
             continue
         if rule.metric.of_stream:
-            found[rule.name] = {STREAM: float(count_refused(session, int(rule.above) + 1))}
+            full = rule.metric is Metric.DISK_FULL
+            value = session.full_s if full else float(count_refused(session, int(rule.above) + 1))
+            found[rule.name] = {STREAM: value}
             continue
         covered = [group for group in groups if rule.covers(group.topic, group.name)]
         values = {(group.topic, group.name): _value(session, rule, group, now, since or now) for group in covered}
@@ -205,7 +208,7 @@ def _value(session: Session, rule: Rule, group: _Group, now: datetime, since: da
             span = {"group_id": group.id, "since": since.replace(tzinfo=None), "until": now.replace(tzinfo=None)}
             failed, retried = session.rows(_SQL.count_attempts, span)[0]
             return Attempts(now.timestamp(), group.position, int(failed), int(retried))
-        case Metric.REFUSED | Metric.LOCKED:
+        case Metric.REFUSED | Metric.LOCKED | Metric.DISK_FULL:
             raise AssertionError("it is no group's")
 
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.store.engine import full_disk
+from emsworker.store.engine.errors import Conflict, ConnectionLost, DiskFull
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.session import Session
 
@@ -46,6 +47,11 @@ class Database:
         """The addresses of the server or the servers, without user and password."""
         listening = ", ".join(f"{host}:{port}" for host, port in self._url.servers)
         return self._url.options.get("unix_socket", listening)
+
+    @property
+    def full(self) -> str:
+        """The server's words if its disk is full, as far as this process has seen; else empty."""
+        return full_disk.full(self._url.servers)
 
     def session(self, patient: bool = True, answer_s: float | None = None) -> Session:
         """Create a session for one thread, which the caller closes; for the arguments see :class:`Session`."""
@@ -106,4 +112,6 @@ def until_connected(work: Callable[[], T], timeout_s: float) -> T:
 
 def _unreachable(timeout_s: float, began: float, cause: BaseException | None) -> StoreUnavailable:
     for_s = max(timeout_s, int(ticks() - began))  # one that does not answer is waited for beyond the time-out
+    if isinstance(cause, DiskFull):
+        return StoreUnavailable(f"MySQL has had no room to write for {for_s:g} s: {cause}")
     return StoreUnavailable(f"MySQL could not be reached for {for_s:g} s: {cause}")

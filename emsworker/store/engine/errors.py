@@ -10,6 +10,7 @@ from emsworker.core.errors import (
     AccessDenied,
     ConfigError,
     EmsError,
+    LoginRefused,
     Problem,
     SchemaMissing,
     StatementRefused,
@@ -39,7 +40,8 @@ _AWAY = frozenset({1047, 1053, 1077, 1836, 3100, _COMMIT_FAILED})
 _OPTION, _READ_ONLY = 1290, re.compile(r"read[-_]only", re.IGNORECASE)
 # The disk is full: always (the first), or if the text names ENOSPC. Temporary: it ends when space is freed.
 _FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
-_DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 1251, 2059})
+_NO_LOGIN = frozenset({1044, 1045, 1698, 1251, 2059})  # the user, the password, its plugin, or the database
+_DENIED = frozenset({1142, 1143, 1227, 1370}) | _NO_LOGIN
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 # The statement, or a value in it, is at fault, and the next try would end in the same way.
 _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
@@ -49,6 +51,10 @@ _AT_FAULT = frozenset({1054, 1064, 1264, 1364, 1366, 1406, 3819, 4025})
 
 class ConnectionLost(Exception):
     """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
+
+
+class DiskFull(ConnectionLost):
+    """The server has no room to write; reads, and changes that need no room, go on."""
 
 
 class Conflict(Exception):
@@ -171,13 +177,15 @@ def translate(error: BaseException, url: DatabaseUrl | None = None) -> BaseExcep
         return fault
     if code in _AT_FAULT or isinstance(error, _STATEMENT):
         return StatementRefused(f"the server refused a statement of EMS: ({code}) {text}")
-    full = "; is the disk of the database server full? Make room, and all goes on" if _is_full(error) else ""
-    return ConnectionLost(f"({code}) {text}{full}")
+    if _is_full(error):
+        return DiskFull(f"({code}) {text}; is the disk of the database server full? Make room, and all goes on")
+    return ConnectionLost(f"({code}) {text}")
 
 
 def _fault_of_surroundings(code: int, text: str, url: DatabaseUrl | None) -> EmsError | None:
     if code in _DENIED:
-        return AccessDenied(
+        kind = LoginRefused if code in _NO_LOGIN else AccessDenied
+        return kind(
             f"MySQL refused: ({code}) {text}; check the user, password and grants of {address_name(url)} "
             f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
         )

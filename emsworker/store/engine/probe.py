@@ -33,6 +33,22 @@ def largest_limit(session: Session) -> tuple[str, int] | None:
     return (rows[0][0], int(rows[0][1])) if rows else None
 
 
+def check_room(session: Session) -> None:
+    """Check that the server has room for a message of 64 KB: insert one, and roll back.
+
+    It needs the privilege to insert messages.
+
+    Raises:
+        DiskFull: it has none.
+    """
+    session.begin()
+    try:
+        session.execute(_SQL.try_room)
+    finally:
+        session.rollback()
+    session.note_room()
+
+
 def foreign_engines(session: Session) -> dict[str, str]:
     """Return the engine of each table of EMS that is not in InnoDB, by the table's name."""
     ours = table_columns()

@@ -48,3 +48,7 @@ UPDATE %(table)s SET %(column)s = %(column)s WHERE 1 = 0
 
 -- name: try_delete
 DELETE FROM %(table)s WHERE 1 = 0
+
+-- name: try_room
+-- In the table that messages need to grow. No topic has the number 0, and a leader is alone, so that nobody waits for it.
+INSERT INTO ems_message (topic_id, `partition`, `offset`, kind, headers, body, born_at) VALUES (0, 0, 0, 'tombstone', '', REPEAT('x', 65536), NOW(6))

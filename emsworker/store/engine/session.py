@@ -19,8 +19,9 @@ from pymysql.err import MySQLError
 from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
+from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
-from emsworker.store.engine.errors import REFUSED, Conflict, ConnectionLost, TransactionGone, translate
+from emsworker.store.engine.errors import REFUSED, Conflict, ConnectionLost, DiskFull, TransactionGone, translate
 from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
@@ -352,7 +353,9 @@ class Session:
         if isinstance(meaning, REFUSED) and any(outlives() for outlives in outlives_refusals):
             meaning = ConnectionLost(str(meaning))
         if isinstance(meaning, ConnectionLost) and connection is not None:
-            meaning = ConnectionLost(f"{connection.server}: {meaning}")
+            meaning = type(meaning)(f"{connection.server}: {meaning}")
+        if isinstance(meaning, DiskFull):
+            full_disk.note(self._url.servers, str(meaning))
         if isinstance(meaning, TransactionGone) and connection is not None and connection.perhaps_rolled_back_by:
             return Conflict(str(connection.perhaps_rolled_back_by.args[-1]))
         return meaning
@@ -396,6 +399,20 @@ class Session:
                 self._rollback_quietly()
                 raise
         raise AssertionError("unreachable")
+
+    @property
+    def full(self) -> str:
+        """The server's words if its disk is full, as far as this process has seen; else empty."""
+        return full_disk.full(self._url.servers)
+
+    @property
+    def full_s(self) -> float:
+        """Seconds for which it has been full; 0 if it has room."""
+        return full_disk.full_s(self._url.servers)
+
+    def note_room(self) -> None:
+        """Note that the server has had room for a write of some size."""
+        full_disk.note_room(self._url.servers)
 
     def begin(self) -> None:
         """Open a transaction, in the packet of the first statement that follows."""

@@ -52,6 +52,7 @@ class DeadBody:
 
     headers: bytes
     body: bytes
+    size: int
     error: str
     producer_id: str
 
@@ -68,9 +69,16 @@ def list_dead(session: Session, group_id: int, after: Place, limit: int) -> list
     return [_row(group_id, row) for row in session.rows(_SQL.list_dead, args)]
 
 
-def get_dead(session: Session, group_id: int, place: Place) -> tuple[DeadRow, DeadBody] | None:
-    """Return a dead letter with its body, or ``None``."""
-    rows = session.rows(_SQL.get_dead, {"group_id": group_id, "partition": place[0], "offset": place[1]})
+def get_dead(
+    session: Session, group_id: int, place: Place, header_bytes: int, body_bytes: int
+) -> tuple[DeadRow, DeadBody] | None:
+    """Return a dead letter with its body, or ``None``.
+
+    Args:
+        header_bytes, body_bytes: the most bytes that are read of its headers and its body.
+    """
+    where = {"group_id": group_id, "partition": place[0], "offset": place[1]}
+    rows = session.rows(_SQL.get_dead, where | {"header_bytes": header_bytes, "body_bytes": body_bytes})
     return (_row(group_id, rows[0][:9]), DeadBody(*rows[0][9:])) if rows else None
 
 

@@ -9,7 +9,8 @@ WHERE group_id = %(group_id)s AND `partition` >= %(partition)s AND (`partition` 
 ORDER BY `partition`, `offset` LIMIT %(limit)s
 
 -- name: get_dead
-SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason, headers, body, error, producer_id FROM ems_dead
+SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason, LEFT(headers, %(header_bytes)s), LEFT(body, %(body_bytes)s), LENGTH(body),
+  error, producer_id FROM ems_dead
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: find_dead

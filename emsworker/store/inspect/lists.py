@@ -18,7 +18,7 @@ from emsworker.store.engine.sql import Sql, Statements, utc
 _SQL = Statements(__name__, headers="NULL", last_error="NULL", dead_error="NULL, NULL")  # for the role viewer
 _FULL_SQL = Statements(
     __name__,
-    headers="headers",
+    headers="LEFT(headers, 65537)",  # one more byte than a viewer decodes
     last_error="RIGHT(r.last_error, 2000)",
     dead_error="LEFT(reason, 500), RIGHT(error, 2000)",
 )

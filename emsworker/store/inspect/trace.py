@@ -17,7 +17,13 @@ from emsworker.store.groups.dead import Place
 _OUTLINE_SQL = Statements(
     __name__, headers="''", last_error="NULL", dead_error="'', ''", error="NULL"
 )  # for the role viewer
-_SQL = Statements(__name__, headers="headers", last_error="r.last_error", dead_error="reason, error", error="error")
+_SQL = Statements(
+    __name__,
+    headers="LEFT(headers, 65537)",  # one more byte than a viewer decodes
+    last_error="r.last_error",
+    dead_error="reason, error",
+    error="error",
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.bounds import Bounds
-from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.core.selection.filters import Filter
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, utc
 
@@ -38,13 +38,17 @@ class Born:
     born_at: datetime
 
 
-def list_messages(session: Session, offsets: OffsetRange, bounds: Bounds, wanted: Filter = EVERYTHING) -> list[Found]:
+def list_messages(
+    session: Session, offsets: OffsetRange, bounds: Bounds, wanted: Filter, header_bytes: int
+) -> list[Found]:
     """List the messages of a range within the bounds, by offset.
 
     Args:
         wanted: a group's filter.
+        header_bytes: the most bytes of headers that are read of each.
     """
-    rows = session.rows(_SQL.list_messages, offsets.args | bounds.args | wanted.args)
+    where = offsets.args | bounds.args | wanted.args | {"header_bytes": header_bytes}
+    rows = session.rows(_SQL.list_messages, where)
     return [
         Found(offsets.partition, offset, uid, key, tag, headers, size, utc(born_at), producer)
         for offset, uid, key, tag, headers, size, born_at, producer in rows
@@ -57,9 +61,14 @@ def list_wanted(session: Session, offsets: OffsetRange, wanted: Filter) -> list[
     return [Born(int(offset), utc(born_at)) for offset, born_at in rows]
 
 
-def read_bodies(session: Session, topic_id: int, found: Sequence[Found]) -> dict[int, bytes]:
-    """Read the bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile."""
+def read_bodies(session: Session, topic_id: int, found: Sequence[Found], body_bytes: int) -> dict[int, bytes]:
+    """Read the bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile.
+
+    Args:
+        body_bytes: the most bytes that are read of each.
+    """
     where = {"topic_id": topic_id, "partition": found[0].partition, "offsets": [one.offset for one in found]}
+    where["body_bytes"] = body_bytes
     return dict(session.rows(_SQL.read_bodies, where))
 
 

@@ -1,7 +1,7 @@
 -- name: list_messages
 -- A range of the primary key, so that no statement runs long, whatever is selected; without bodies. First the group's
 -- filter, then the predicate's conditions on plain columns. They use no index and only save the client's time.
-SELECT `offset`, uid, `key`, tag, headers, size, born_at, producer_id FROM ems_message FORCE INDEX (PRIMARY)
+SELECT `offset`, uid, `key`, tag, LEFT(headers, %(header_bytes)s), size, born_at, producer_id FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
@@ -21,7 +21,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 ORDER BY `offset`
 
 -- name: read_bodies
-SELECT `offset`, body FROM ems_message FORCE INDEX (PRIMARY)
+SELECT `offset`, LEFT(body, %(body_bytes)s) FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s AND kind = 'message'
 
 -- name: list_extents
