@@ -37,6 +37,7 @@ from emsworker.core.options import (
     texts,
     whole,
 )
+from emsworker.core.process import forks
 from emsworker.core.servers import parse_servers
 from emsworker.core.url import DatabaseUrl
 
@@ -246,7 +247,7 @@ class Settings:
             )
             yield Problem("dead_man_url", "***", fix)
 
-    @property
+    @forks.lazy
     def budget(self) -> Budget:
         """The limits of a body that is decoded."""
         return Budget(self.max_decoded_bytes, self.max_decoded_objects)

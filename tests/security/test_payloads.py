@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 import tracemalloc
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers
 from emsworker.core.errors import ContentRefused, DecodeError
 from emsworker.web.texts import PREVIEW_BYTES, preview
 from tests.process.stream import Stream, open_stream
-from tests.security.bombs import BOMBS
+from tests.security.bombs import BOMBS, json_of_objects, zlib_of_objects
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
 
@@ -56,13 +55,9 @@ def test_a_bomb_costs_bounded_memory_and_time(name: str) -> None:
     assert seconds < 10
 
 
-def _of_objects(count: int) -> bytes:
-    return b"[" + b",".join([b"{}"] * count) + b"]"
-
-
 def _many_objects(kind: str) -> tuple[bytes, dict[str, str]]:
     if kind == "plain json":
-        return _of_objects(1_300_000), {}
+        return json_of_objects(1_300_000), {}
     if kind == "msgpack":
         return b"\xdd" + (3_000_000).to_bytes(4, "big") + b"\x80" * 3_000_000, {"content-type": "application/x-msgpack"}
     if kind == "msgpack headers":
@@ -70,8 +65,8 @@ def _many_objects(kind: str) -> tuple[bytes, dict[str, str]]:
             "content-type": "application/x-msgpack"
         }
     if kind == "yaml":
-        return _of_objects(200_000), {"content-type": "application/x-yaml"}
-    return zlib.compress(_of_objects(22_000_000), 9), {"compression": "application/x-gzip"}
+        return json_of_objects(200_000), {"content-type": "application/x-yaml"}
+    return zlib_of_objects(22_000_000), {"compression": "application/x-gzip"}
 
 
 @pytest.mark.parametrize("kind", ["plain json", "zlib json", "msgpack", "msgpack headers", "yaml"])
