@@ -1,6 +1,7 @@
 """Bodies of messages and results that mean harm: nothing is built from them, and they keep nobody from his work."""
 
 import json
+import uuid
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +18,13 @@ from emsworker.core.model import NewMessage
 from emsworker.integrations.celery.names import queue_topic
 from tests.celery.brokers import Broker
 from tests.celery.kombu_program import Program
+from tests.celery.project import Project
 from tests.security.bombs import BOMBS, json_of_objects, zlib_of_objects
+from tests.support.machine import machine_s
+from tests.support.memory import MOST_OF_A_BODY, growth, peaks
 from tests.support.waiting import until
 
+TASK = "tests.celery.projects.tasks.work"
 WORK = kombu.Queue("work", routing_key="work")
 _JSON, _YAML, _MSGPACK = "application/json", "application/x-yaml", "application/x-msgpack"
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -50,13 +55,15 @@ _HARM: dict[str, tuple[Callable[[], tuple[bytes, str, Any, str]], str]] = {
 }
 
 
-def _smuggle(program: Program, topic: str, harm: tuple[bytes, str, Any, str], routing_key: str = "work") -> None:
+def _smuggle(
+    program: Program, topic: str, harm: tuple[bytes, str, Any, str], routing_key: str = "work", **headers: str
+) -> None:
     """Send what kombu would not, as anybody may write it by SQL."""
     body, content_type, compression, encoding = harm
-    kept = json.dumps({"headers": {"compression": compression}, "properties": {}, "routing_key": routing_key})
-    headers = encode_headers({"amqp": kept, "content-type": content_type, "content-encoding": encoding})
+    amqp = {"headers": {**headers, "compression": compression}, "properties": {}, "routing_key": routing_key}
+    block = {"amqp": json.dumps(amqp), "content-type": content_type, "content-encoding": encoding}
     broker = program.channel._stream.broker
-    message = NewMessage(new_uid(), None, routing_key.encode(), headers, body)
+    message = NewMessage(new_uid(), None, routing_key.encode(), encode_headers(block), body)
     broker.producer.send_together([(broker.topic(topic), message)])
 
 
@@ -154,6 +161,29 @@ def test_the_options_set_the_limits(program: Callable[..., Program]) -> None:
     (message,) = large.until(1)
     assert len(message.decode()) == 1_400_000
     message.ack()
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_bombs_cost_a_worker_bounded_memory_and_no_attempt(
+    project: Project, program: Callable[..., Program], rows: Rows, count: int
+) -> None:
+    """Kombu decompresses and decodes them in the main process, and once took gigabytes for it."""
+    worker = project.worker("-c", "1").wait_ready()
+    project.run("work.delay(0)")
+    project.wait_ended(1)
+    before = peaks(worker.processes())
+    one, bomb = program(), (zlib_of_objects(22_000_000), _JSON, "application/x-gzip", "utf-8")
+    for _ in range(count):
+        _smuggle(one, queue_topic("celery"), bomb, "celery", task=TASK, id=str(uuid.uuid4()))
+    began = machine_s()
+    project.run("work.delay(1)")
+    project.wait_ended(2)
+    assert machine_s() - began < 30
+    assert growth(before) < MOST_OF_A_BODY, "in the processes that were there before"
+    until(lambda: rows("SELECT COUNT(*) FROM ems_dead") == [(count,)], 30, "all are dead letters")
+    ((attempts, error),) = set(rows("SELECT attempts, error FROM ems_dead"))
+    assert attempts == 1 and "max_decoded_objects" in error
+    assert worker.stop() == 0
 
 
 # -- results -----------------------------------------------------------------------------------------------------------

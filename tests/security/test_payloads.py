@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
-from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.core.budget import MAX_OBJECTS
+from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers, encode_headers
 from emsworker.core.errors import ContentRefused, DecodeError
+from emsworker.core.ids import new_uid
+from emsworker.core.model import NewMessage
 from emsworker.web.texts import PREVIEW_BYTES, preview
 from tests.process.stream import Stream, open_stream
 from tests.security.bombs import BOMBS, json_of_objects, zlib_of_objects
+from tests.support.memory import MOST_OF_A_BODY, growth, peaks
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
 
@@ -157,6 +162,14 @@ def stream(servers: TestServers, tmp_path: Path) -> Any:
         yield stream
 
 
+def _smuggle(stream: Stream, raw: bytes, headers: dict[str, str]) -> None:
+    """Send what the library refuses to send, as anybody may write it by SQL."""
+    broker = stream.app._broker
+    assert isinstance(broker, MysqlBroker)
+    message = NewMessage(new_uid(), None, None, encode_headers(headers), raw)
+    broker.producer.send_together([(broker.topic("acts"), message)])
+
+
 def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_path: Path) -> None:
     """Real messages, as a hostile producer writes them: with headers of its own choice."""
     marks = [tmp_path / "pickled", tmp_path / "from-yaml", tmp_path / "packed"]
@@ -178,12 +191,7 @@ def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_pa
     ]
     stream.app.send("acts", {"n": 0})
     for raw, headers, _ in harm:
-        sent = stream.app.send("acts", b"?")
-        block = json.dumps(headers).encode()
-        stream.run(
-            "UPDATE ems_message SET body = %s, headers = %s, size = %s WHERE `offset` = %s",
-            raw, block, len(raw), sent.offset,
-        )  # fmt: skip
+        _smuggle(stream, raw, headers)
     stream.app.send("acts", {"n": 1})
     worker = stream.worker(
         topics=["acts"], groups=["a"], settings={"accept": "json,yaml,msgpack", "max_decoded_bytes": 1_000_000}
@@ -194,6 +202,25 @@ def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_pa
     for (attempts, reason), (_, _, expected) in zip(dead, harm, strict=True):
         assert attempts == 1 and expected in reason and len(reason) < 1000
     assert not any(mark.exists() for mark in marks), "nothing was executed"
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_bombs_cost_a_worker_bounded_memory_and_no_attempt(stream: Stream, count: int) -> None:
+    """Two of them once took 3.7 GB, and the worker was killed for being frozen."""
+    bomb = zlib_of_objects(22_000_000)
+    assert len(bomb) < 80 << 10
+    worker = stream.worker(topics=["acts"], groups=["a"], settings={"batch": 5})
+    before = peaks(worker.children())
+    for _ in range(count):
+        _smuggle(stream, bomb, {"compression": "application/x-gzip"})
+    stream.app.send("acts", {"n": 1})
+    stream.wait_ended([1], group="a", timeout_s=20)
+    assert worker.children() == sorted(before), "no process was replaced"
+    assert growth(before) < MOST_OF_A_BODY
+    until(lambda: len(stream.rows("SELECT 1 FROM ems_dead")) == count, 20, "all are dead letters")
+    dead = set(stream.rows("SELECT attempts, reason FROM ems_dead"))
+    assert dead == {(1, f"the body has more than {MAX_OBJECTS} objects (max_decoded_objects)")}
     assert worker.stop() == 0
 
 
