@@ -21,7 +21,7 @@ from tests.celery.kombu_program import Program
 from tests.celery.project import Project
 from tests.security.bombs import BOMBS, json_of_objects, zlib_of_objects
 from tests.support.machine import machine_s
-from tests.support.memory import MOST_OF_A_BODY, growth, peaks
+from tests.support.memory import MOST_REFUSED, growth, peaks
 from tests.support.waiting import until
 
 TASK = "tests.celery.projects.tasks.work"
@@ -179,7 +179,7 @@ def test_bombs_cost_a_worker_bounded_memory_and_no_attempt(
     project.run("work.delay(1)")
     project.wait_ended(2)
     assert machine_s() - began < 30
-    assert growth(before) < MOST_OF_A_BODY, "in the processes that were there before"
+    assert growth(before) < MOST_REFUSED, "in the processes that were there before"
     until(lambda: rows("SELECT COUNT(*) FROM ems_dead") == [(count,)], 30, "all are dead letters")
     ((attempts, error),) = set(rows("SELECT attempts, error FROM ems_dead"))
     assert attempts == 1 and "max_decoded_objects" in error

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from emsworker.core.model import NewMessage
 from emsworker.web.texts import PREVIEW_BYTES, preview
 from tests.process.stream import Stream, open_stream
 from tests.security.bombs import BOMBS, json_of_objects, zlib_of_objects
-from tests.support.memory import MOST_OF_A_BODY, growth, peaks
+from tests.support.memory import MOST_DECODED, MOST_REFUSED, growth, peaks
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
 
 _DEEP = 100_000
+_ZLIB = "application/x-gzip"
 _LIMIT = 16 << 20
 _MEASURE = """
 import resource, sys, time
@@ -213,15 +215,26 @@ def test_bombs_cost_a_worker_bounded_memory_and_no_attempt(stream: Stream, count
     worker = stream.worker(topics=["acts"], groups=["a"], settings={"batch": 5})
     before = peaks(worker.children())
     for _ in range(count):
-        _smuggle(stream, bomb, {"compression": "application/x-gzip"})
+        _smuggle(stream, bomb, {"compression": _ZLIB})
     stream.app.send("acts", {"n": 1})
     stream.wait_ended([1], group="a", timeout_s=20)
     assert worker.children() == sorted(before), "no process was replaced"
-    assert growth(before) < MOST_OF_A_BODY
+    assert growth(before) < MOST_REFUSED
     until(lambda: len(stream.rows("SELECT 1 FROM ems_dead")) == count, 20, "all are dead letters")
     dead = set(stream.rows("SELECT attempts, reason FROM ems_dead"))
     assert dead == {(1, f"the body has more than {MAX_OBJECTS} objects (max_decoded_objects)")}
     assert worker.stop() == 0
+
+
+def test_bodies_at_the_limit_cost_what_the_limit_allows(stream: Stream) -> None:
+    lists = b"[" + b",".join([b"[]"] * (MAX_OBJECTS // 2 - 10)) + b"]"
+    worker = stream.worker(topics=["acts"], groups=["a"])
+    before = peaks(worker.children())
+    for number in range(5):
+        _smuggle(stream, zlib.compress(b'{"n": %d, "lists": %s}' % (number, lists), 1), {"compression": _ZLIB})
+    stream.wait_ended(range(5), group="a", timeout_s=40)
+    assert 1 << 26 < growth(before) < MOST_DECODED
+    assert worker.children() == sorted(before) and worker.stop() == 0
 
 
 def test_a_page_indents_no_more_of_a_body_than_it_shows() -> None:

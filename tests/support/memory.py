@@ -6,9 +6,10 @@ from pathlib import Path
 
 from emsworker.core.budget import MAX_BYTES, MAX_OBJECTS
 
-# What the worst body within the limits takes, as core/budget.py has measured an object; and its text, twice while it is
-# joined. A body beyond the limits takes less, because nothing is built from it.
-MOST_OF_A_BODY = 85 * MAX_OBJECTS + 2 * MAX_BYTES
+# A body over the limits is unpacked up to them, and then nothing is built from it: its text, twice while it is joined.
+MOST_REFUSED = 2 * MAX_BYTES
+# What the worst body within the limits takes besides, as core/budget.py has measured an object.
+MOST_DECODED = MOST_REFUSED + 85 * MAX_OBJECTS
 
 
 def peaks(pids: Iterable[int]) -> dict[int, int]:
