@@ -39,7 +39,7 @@ from emsworker.core.options import (
 )
 from emsworker.core.process import forks
 from emsworker.core.servers import parse_servers
-from emsworker.core.url import DatabaseUrl
+from emsworker.core.url import DatabaseUrl, check_signs
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ def _check_installed(name: str) -> None:
 def _check_redis_url(value: str) -> None:
     if not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
+    check_signs(value)
     try:
         _ = urlsplit(value).port
     except ValueError:  # its own text may repeat the password

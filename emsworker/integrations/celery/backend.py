@@ -22,9 +22,12 @@ from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
 from emsworker.core.errors import ConfigError, DecodeError, MessageTooLarge, Problem, StoreUnavailable
+from emsworker.core.process.address import name_url
 from emsworker.core.url import redact_url
 from emsworker.integrations.celery.bodies import unpacked
-from emsworker.integrations.celery.storage import lost, storage_of
+from emsworker.integrations.celery.startup import ends_worker, name_broker, starting_worker
+from emsworker.integrations.celery.storage import Storage, lost, storage_of
+from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.waiting import UNREADABLE, ResultConsumer
 from emsworker.store.celery import chords, results
 from emsworker.store.celery.chords import ChordPart
@@ -67,17 +70,27 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         self.failure_expires = self.expires
         if failure_expires is not None:
             self.failure_expires = self.prepare_expires(failure_expires, type=int)
-        try:
-            self._storage = storage_of(url or "", app.conf.get("result_backend_transport_options") or {})
-        except ValueError as error:
-            fix = f"{error} (with ems+ before it)"
-            raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
+        with ends_worker("result_backend"):
+            self._storage = self._open(url or "")
         self._budget = self._storage.budget
         self.poller = self._storage.poller
         self.wait_for_news = self._storage.wait
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
         )
+
+    def _open(self, url: str) -> Storage:
+        try:
+            storage = storage_of(url, self.app.conf.get("result_backend_transport_options") or {})
+        except ValueError as error:
+            fix = f"{error} (with ems+ before it)"
+            raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
+        if is_start := starting_worker() is not None:
+            name_broker(self.app)
+        name_url("result_backend", StreamUrl.parse(url).database)
+        if is_start:
+            storage.check()
+        return storage
 
     def as_uri(self, include_password: bool = False) -> str:
         """Return the URL, with the password hidden unless it is asked for."""

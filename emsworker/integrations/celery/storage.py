@@ -28,7 +28,7 @@ from emsworker.store.engine.errors import (
     TransactionGone,
     translate,
 )
-from emsworker.store.engine.schema import stream_id
+from emsworker.store.engine.schema import check_version, stream_id
 from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
@@ -98,6 +98,18 @@ class Storage:
                 return work(session)
 
         return until_connected(attempt, _TIMEOUT_S)
+
+    def check(self) -> None:
+        """Use the server once; nothing is said of one that is away.
+
+        Raises:
+            AccessDenied, TlsError: it refuses the user, or TLS fails.
+            SchemaMissing: ``ems migrate`` has not been run.
+            ConfigError: there is no such database.
+        """
+        with contextlib.suppress(ConnectionLost), self._session() as session:
+            check_version(session)
+            results.find(session, [b"?"])  # of its tables, too
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values that exist, by key."""
