@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.core.errors import DecodeError
+from emsworker.core.errors import DecodeError, MessageTooLarge
 from emsworker.core.process.forks import undivided
 
 JSON_TYPE, MSGPACK_TYPE, YAML_TYPE = "application/json", "application/x-msgpack", "application/x-yaml"
@@ -56,6 +56,26 @@ class Budget:
             self.check_objects(count_marks(raw) if len(raw) > self.max_objects else 0)
         elif content_type == MSGPACK_TYPE:
             _check_msgpack(raw, self.max_objects, self.names[1])
+
+    def check_sent(self, raw: bytes, content_type: str, *, is_compressed: bool) -> None:
+        """Check an unpacked body before it is sent: what is refused there would be refused by every receiver.
+
+        Args:
+            is_compressed: it is sent compressed, so that its topic does not limit it.
+
+        Raises:
+            MessageTooLarge: it has too many bytes or objects; the text names the setting.
+        """
+        # What a serializer has just written announces no more than it has: fewer bytes are fewer objects.
+        if not is_compressed and len(raw) <= self.max_objects and content_type != YAML_TYPE:
+            return
+        try:
+            if is_compressed:
+                self.check_bytes(len(raw))
+            if len(raw) > self.max_objects or content_type == YAML_TYPE:
+                self.check(raw, content_type)
+        except DecodeError as error:
+            raise MessageTooLarge(f"{error}; nothing was sent") from None
 
     def check_bytes(self, size: int) -> None:
         """Raise DecodeError if an unpacked body is too large."""

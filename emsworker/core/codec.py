@@ -10,7 +10,7 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -66,7 +66,12 @@ _JSON_DECODE_SPECIAL = json.JSONDecoder(object_hook=_decode_special).decode
 
 
 def encode_body(
-    body: Any, serializer: str = "json", compression: str | None = None, *, names: Sequence[str] = ()
+    body: Any,
+    serializer: str = "json",
+    compression: str | None = None,
+    *,
+    names: Sequence[str] = (),
+    budget: Budget = Budget(),  # noqa: B008 - frozen
 ) -> tuple[bytes, dict[str, str]]:
     """Serialize a body.
 
@@ -75,14 +80,17 @@ def encode_body(
         serializer: ``json``, ``msgpack``, ``yaml``, ``pickle``, or a name registered with kombu.
         compression: ``zlib``, ``bzip2``, ``lzma``, ``zstd``, or none.
         names: names of the parts of the body, for error messages: :data:`CALL` for a call of a task.
+        budget: limits of what receivers make of it.
 
     Returns:
         the bytes, and the headers that say how to decode them (none for plain JSON).
 
     Raises:
         EncodeError: the body cannot be serialized, or the serializer or compression is not installed.
+        MessageTooLarge: it exceeds the budget.
     """
     raw, headers = _serialize(body, serializer, names)
+    budget.check_sent(raw, headers.get(CONTENT_TYPE, JSON_TYPE), is_compressed=compression is not None)
     if compression is None:
         return raw, headers
     with undivided:
@@ -252,6 +260,11 @@ def _is_known(serializer: str, *, as_type: bool) -> bool:
     return serializer in registry.name_to_type or (as_type and serializer in registry.type_to_name)
 
 
+def is_accepted(content_type: str, accept: Collection[str]) -> bool:
+    """Return whether an accept list, of names or content types, has a content type; raw bytes and text always pass."""
+    return content_type in RAW_TYPES or content_type in accept or _TYPE_NAMES.get(content_type) in accept
+
+
 class Decoder:
     """Decoder of bodies whose content type is accepted.
 
@@ -285,7 +298,7 @@ class Decoder:
 
     def check(self, content_type: str) -> None:
         """Raise ContentRefused if a content type is not accepted."""
-        if content_type in RAW_TYPES or content_type in self._accept or _TYPE_NAMES.get(content_type) in self._accept:
+        if is_accepted(content_type, self._accept):
             return
         raise ContentRefused(
             f"content type {content_type!r} is not accepted (accept = {', '.join(sorted(self._accept))}); "

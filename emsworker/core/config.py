@@ -37,8 +37,9 @@ from emsworker.core.options import (
     texts,
     whole,
 )
+from emsworker.core.process import forks
 from emsworker.core.servers import parse_servers
-from emsworker.core.url import DatabaseUrl
+from emsworker.core.url import DatabaseUrl, check_signs
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ def _check_installed(name: str) -> None:
 def _check_redis_url(value: str) -> None:
     if not value.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must begin with redis://, rediss:// or unix://")
+    check_signs(value)
     try:
         _ = urlsplit(value).port
     except ValueError:  # its own text may repeat the password
@@ -249,7 +251,7 @@ class Settings:
             )
             yield Problem("dead_man_url", "***", fix)
 
-    @property
+    @forks.lazy
     def budget(self) -> Budget:
         """The limits of a body that is decoded."""
         return Budget(self.max_decoded_bytes, self.max_decoded_objects)

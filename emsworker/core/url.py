@@ -15,6 +15,11 @@ _ONLY_USER = re.compile(r"[\w+]+://[^:@/\s]*@[^@]*$")
 _NO_PORT = re.compile(r"(://[^:/\s]*:)(?!\d+(?:[/?,]|$))[^/?\s]*")
 
 
+_ENCODED = "write @ as %40, / as %2F, # as %23 and ? as %3F in a user or password"
+UNENCODED = f"it has an unencoded sign, such as @, in its user or password: {_ENCODED}"
+"""Said of a URL with a sign that must be percent-encoded."""
+
+
 def redact(text: str) -> str:
     """Hide the password in every URL of a text."""
     return _SECRET_OPTION.sub(r"\1***", _SECRET.sub(r"\1***@", text))
@@ -28,6 +33,19 @@ def redact_url(text: str) -> str:
     if "@" in text and not _ONLY_USER.match(text):
         return f"***{text[text.rindex('@') :]}"
     return _NO_PORT.sub(r"\1***", text)
+
+
+def check_signs(text: str) -> None:
+    """Refuse a URL whose password is cut by a sign in it: errors would name the rest as a host, a database, an option.
+
+    Raises:
+        ValueError: a sign must be percent-encoded; the text repeats nothing of the URL.
+    """
+    rest, number, _ = text.partition("://")[2].partition("#")
+    address, _, query = rest.partition("?")
+    names = [pair.partition("=")[0] for pair in query.split("&")]
+    if number or address.count("@") > 1 or "@" in address.partition("/")[2] or any("@" in name for name in names):
+        raise ValueError(UNENCODED)
 
 
 def impatient(url: str, read_timeout_s: float) -> str:
@@ -69,6 +87,7 @@ class DatabaseUrl:
         Raises:
             ValueError: it is malformed; the text never repeats the password.
         """
+        check_signs(text)
         text, other_servers = _first_server(text)
         try:
             parts = urlsplit(text)
@@ -125,9 +144,7 @@ def _port(parts: SplitResult) -> int:
     try:
         return parts.port or 3306
     except ValueError:
-        raise ValueError(
-            "its port is not a number from 0 to 65535 (in a user or password write / as %2F, # as %23, ? as %3F)"
-        ) from None
+        raise ValueError(f"its port is not a number from 0 to 65535 ({_ENCODED})") from None
 
 
 def _check_tls(options: Mapping[str, str]) -> None:

@@ -114,12 +114,14 @@ class Outgoing:
 
         Raises:
             EncodeError, InvalidName, InvalidPriority, ConfigError: it cannot be stored.
+            MessageTooLarge: receivers would refuse its body (``max_decoded_bytes``, ``max_decoded_objects``).
         """
         body, headers = encode_body(
             self.body,
             self.serializer or settings.serializer,
             self.compression or settings.compression,
             names=CALL if TASK_HEADER in self.headers else (),
+            budget=settings.budget,
         )
         headers |= self.headers
         if self.priority is not None:

@@ -51,7 +51,7 @@ class Periodic:
             InvalidPriority: the task has a priority, and its topic does not distinguish priorities.
         """
         body, codec_headers = encode_body(
-            [list(self.args), dict(self.kwargs)], settings.serializer, settings.compression
+            [list(self.args), dict(self.kwargs)], settings.serializer, settings.compression, budget=settings.budget
         )
         priority = self.task.options.priority
         level_for(topic.name, topic.priorities, priority)
@@ -68,7 +68,7 @@ def make_periodic(
 
     Raises:
         ConfigError: the time, the zone, the policy or an option is wrong, or ``task`` is not a task.
-        WrongArguments, EncodeError, InvalidName: the call cannot be sent.
+        WrongArguments, EncodeError, MessageTooLarge, InvalidName: the call cannot be sent.
     """
     if not isinstance(task, Task):
         fix = "it is for tasks: write @app.periodic(...) above @app.task"
@@ -95,9 +95,9 @@ def make_periodic(
 
 def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None) -> None:
     """Refuse a call that the worker could not send at its start."""
-    body = call_body(task.name, args, kwargs)
+    body, settings = call_body(task.name, args, kwargs), task.app.settings
     task.check_call(*body)
-    encode_body(body, task.app.settings.serializer, task.app.settings.compression, names=CALL)
+    encode_body(body, settings.serializer, settings.compression, names=CALL, budget=settings.budget)
     encode_key("key", key)
 
 

@@ -4,12 +4,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
 
+from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker, ems
 from tests.celery.chaos import DatabaseFaults
+from tests.celery.kombu_program import Program
 from tests.celery.project import Project
 from tests.support.servers import TestServers, few_flavors
 
@@ -45,3 +49,32 @@ def start(broker: Broker, tmp_path: Path) -> Iterator[Callable[..., Project]]:
 def project(start: Callable[..., Project]) -> Project:
     """A project with the transport's own options."""
     return start()
+
+
+@pytest.fixture
+def program(broker: Broker) -> Iterator[Callable[..., Program]]:
+    """``program()``: one more program."""
+    with ExitStack() as stack:
+        count = iter(range(100, 200))
+
+        def make(**options: Any) -> Program:
+            made = Program(broker, next(count), **options)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def rows(broker: Broker) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+    """``rows(sql)``: what is in the database."""
+    at = DatabaseUrl.parse(broker.url.removeprefix("ems+"))
+    account = {"host": at.host, "port": at.port, "user": at.user, "password": at.password}
+    with pymysql.connect(**account, database=at.database, autocommit=True) as connection:
+
+        def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, args)
+                return list(cursor.fetchall())
+
+        yield read

@@ -3,8 +3,8 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,79 +24,9 @@ from emsworker.integrations.celery.names import bus_topic, queue_topic
 from emsworker.store import topics
 from emsworker.store.routing import ExchangeKind
 from tests.celery.brokers import Broker
+from tests.celery.kombu_program import Program
 from tests.celery.project import Project
 from tests.support.waiting import until
-
-
-class Program:
-    """A program with a connection of its own; others see only what it writes to the stream.
-
-    Args:
-        event_ttl_s: differs, so that each program in this process has a stream of its own.
-    """
-
-    def __init__(self, broker: Broker, event_ttl_s: float, **options: Any) -> None:
-        given = {"event_ttl_s": event_ttl_s, "lease_s": 3, **options}
-        self.connection = kombu.Connection(broker.url, transport_options=given)
-        self.channel = self.connection.channel()
-        self.got: list[kombu.Message] = []
-
-    def send(self, body: Any, queue: kombu.Queue | None = None, **options: Any) -> None:
-        """Publish a message, by the default exchange if a queue is given."""
-        if queue is not None:
-            options |= {"routing_key": queue.name, "declare": [queue]}
-        kombu.Producer(self.channel).publish(body, **options)
-
-    def consume(self, *queues: kombu.Queue, **options: Any) -> kombu.Consumer:
-        """Consume from queues into ``got``."""
-        consumer = kombu.Consumer(self.channel, list(queues), on_message=self.got.append, **options)
-        consumer.consume()
-        return consumer
-
-    def drain(self, seconds: float = 1.0) -> list[Any]:
-        """Deliver what is there and return the bodies of all messages so far."""
-        with suppress(socket.timeout):
-            self.connection.drain_events(timeout=seconds)
-        return [message.decode() for message in self.got]
-
-    def until(self, count: int) -> list[kombu.Message]:
-        """Deliver until there are so many messages."""
-        until(lambda: len(self.drain(0.1)) >= count, 30, f"{count} messages")
-        return self.got
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.release()
-
-
-@pytest.fixture
-def program(broker: Broker) -> Iterator[Callable[..., Program]]:
-    """``program()``: one more program."""
-    with ExitStack() as stack:
-        count = iter(range(100, 200))
-
-        def make(**options: Any) -> Program:
-            made = Program(broker, next(count), **options)
-            stack.callback(made.close)
-            return made
-
-        yield make
-
-
-@pytest.fixture
-def rows(broker: Broker) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
-    """``rows(sql)``: what is in the database."""
-    at = DatabaseUrl.parse(broker.url.removeprefix("ems+"))
-    account = {"host": at.host, "port": at.port, "user": at.user, "password": at.password}
-    with pymysql.connect(**account, database=at.database, autocommit=True) as connection:
-
-        def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
-            with connection.cursor() as cursor:
-                cursor.execute(sql, args)
-                return list(cursor.fetchall())
-
-        yield read
-
 
 WORK = kombu.Queue("work", routing_key="work")
 

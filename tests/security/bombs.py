@@ -47,6 +47,18 @@ def lzma_dictionary_bomb() -> bytes:
     return bytes(packed)
 
 
+def json_of_objects(count: int) -> bytes:
+    """A list of so many empty objects."""
+    return b"[" + b",".join([b"{}"] * count) + b"]"
+
+
+def zlib_of_objects(count: int) -> bytes:
+    """The same as a zlib stream, three bytes for a thousand objects, made without ever holding the list."""
+    packer, part = zlib.compressobj(9), b"{}," * 100_000
+    packed = [packer.compress(b"["), *(packer.compress(part) for _ in range(count // 100_000))]
+    return b"".join([*packed, packer.compress(b"{}]"), packer.flush()])
+
+
 GIB = 1 << 30
 # content type of the compression, and what makes a bomb of it; only the first two are quick to make large
 BOMBS = {

@@ -12,15 +12,21 @@ from typing import Any
 
 import pytest
 
-from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers
+from emsworker.broker.mysql import MysqlBroker
+from emsworker.core.budget import MAX_OBJECTS
+from emsworker.core.codec import MAX_HEADERS_BYTES, Decoder, decode_headers, encode_headers
 from emsworker.core.errors import ContentRefused, DecodeError
+from emsworker.core.ids import new_uid
+from emsworker.core.model import NewMessage
 from emsworker.web.texts import PREVIEW_BYTES, preview
 from tests.process.stream import Stream, open_stream
-from tests.security.bombs import BOMBS
+from tests.security.bombs import BOMBS, json_of_objects, zlib_of_objects
+from tests.support.memory import MOST_DECODED, MOST_REFUSED, growth, peaks
 from tests.support.servers import TestServers, chosen_flavors
 from tests.support.waiting import until
 
 _DEEP = 100_000
+_ZLIB = "application/x-gzip"
 _LIMIT = 16 << 20
 _MEASURE = """
 import resource, sys, time
@@ -56,13 +62,9 @@ def test_a_bomb_costs_bounded_memory_and_time(name: str) -> None:
     assert seconds < 10
 
 
-def _of_objects(count: int) -> bytes:
-    return b"[" + b",".join([b"{}"] * count) + b"]"
-
-
 def _many_objects(kind: str) -> tuple[bytes, dict[str, str]]:
     if kind == "plain json":
-        return _of_objects(1_300_000), {}
+        return json_of_objects(1_300_000), {}
     if kind == "msgpack":
         return b"\xdd" + (3_000_000).to_bytes(4, "big") + b"\x80" * 3_000_000, {"content-type": "application/x-msgpack"}
     if kind == "msgpack headers":
@@ -70,8 +72,8 @@ def _many_objects(kind: str) -> tuple[bytes, dict[str, str]]:
             "content-type": "application/x-msgpack"
         }
     if kind == "yaml":
-        return _of_objects(200_000), {"content-type": "application/x-yaml"}
-    return zlib.compress(_of_objects(22_000_000), 9), {"compression": "application/x-gzip"}
+        return json_of_objects(200_000), {"content-type": "application/x-yaml"}
+    return zlib_of_objects(22_000_000), {"compression": "application/x-gzip"}
 
 
 @pytest.mark.parametrize("kind", ["plain json", "zlib json", "msgpack", "msgpack headers", "yaml"])
@@ -162,6 +164,14 @@ def stream(servers: TestServers, tmp_path: Path) -> Any:
         yield stream
 
 
+def _smuggle(stream: Stream, raw: bytes, headers: dict[str, str]) -> None:
+    """Send what the library refuses to send, as anybody may write it by SQL."""
+    broker = stream.app._broker
+    assert isinstance(broker, MysqlBroker)
+    message = NewMessage(new_uid(), None, None, encode_headers(headers), raw)
+    broker.producer.send_together([(broker.topic("acts"), message)])
+
+
 def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_path: Path) -> None:
     """Real messages, as a hostile producer writes them: with headers of its own choice."""
     marks = [tmp_path / "pickled", tmp_path / "from-yaml", tmp_path / "packed"]
@@ -183,12 +193,7 @@ def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_pa
     ]
     stream.app.send("acts", {"n": 0})
     for raw, headers, _ in harm:
-        sent = stream.app.send("acts", b"?")
-        block = json.dumps(headers).encode()
-        stream.run(
-            "UPDATE ems_message SET body = %s, headers = %s, size = %s WHERE `offset` = %s",
-            raw, block, len(raw), sent.offset,
-        )  # fmt: skip
+        _smuggle(stream, raw, headers)
     stream.app.send("acts", {"n": 1})
     worker = stream.worker(
         topics=["acts"], groups=["a"], settings={"accept": "json,yaml,msgpack", "max_decoded_bytes": 1_000_000}
@@ -200,6 +205,36 @@ def test_a_worker_buries_them_with_the_reason_and_goes_on(stream: Stream, tmp_pa
         assert attempts == 1 and expected in reason and len(reason) < 1000
     assert not any(mark.exists() for mark in marks), "nothing was executed"
     assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("count", [2, 100])
+def test_bombs_cost_a_worker_bounded_memory_and_no_attempt(stream: Stream, count: int) -> None:
+    """Two of them once took 3.7 GB, and the worker was killed for being frozen."""
+    bomb = zlib_of_objects(22_000_000)
+    assert len(bomb) < 80 << 10
+    worker = stream.worker(topics=["acts"], groups=["a"], settings={"batch": 5})
+    before = peaks(worker.children())
+    for _ in range(count):
+        _smuggle(stream, bomb, {"compression": _ZLIB})
+    stream.app.send("acts", {"n": 1})
+    stream.wait_ended([1], group="a", timeout_s=20)
+    assert worker.children() == sorted(before), "no process was replaced"
+    assert growth(before) < MOST_REFUSED
+    until(lambda: len(stream.rows("SELECT 1 FROM ems_dead")) == count, 20, "all are dead letters")
+    dead = set(stream.rows("SELECT attempts, reason FROM ems_dead"))
+    assert dead == {(1, f"the body has more than {MAX_OBJECTS} objects (max_decoded_objects)")}
+    assert worker.stop() == 0
+
+
+def test_bodies_at_the_limit_cost_what_the_limit_allows(stream: Stream) -> None:
+    lists = b"[" + b",".join([b"[]"] * (MAX_OBJECTS // 2 - 10)) + b"]"
+    worker = stream.worker(topics=["acts"], groups=["a"])
+    before = peaks(worker.children())
+    for number in range(5):
+        _smuggle(stream, zlib.compress(b'{"n": %d, "lists": %s}' % (number, lists), 1), {"compression": _ZLIB})
+    stream.wait_ended(range(5), group="a", timeout_s=40)
+    assert 1 << 26 < growth(before) < MOST_DECODED
+    assert worker.children() == sorted(before) and worker.stop() == 0
 
 
 def test_a_page_indents_no_more_of_a_body_than_it_shows() -> None:

@@ -26,7 +26,7 @@ from emsworker.core.codec import (
     encode_headers,
     encode_json,
 )
-from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError
+from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError, MessageTooLarge
 
 ALL = Decoder(("json", "msgpack", "yaml", "pickle"))
 _PLAIN = st.recursive(
@@ -144,7 +144,7 @@ def test_w13_unknown_content_is_refused(content_type: str) -> None:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_w13_a_bomb_is_bounded(compression: str) -> None:
-    raw, headers = encode_body(bytes(20 << 20), compression=compression)
+    raw, headers = encode_body(bytes(20 << 20), compression=compression, budget=Budget(20 << 20))
     assert len(raw) < 1 << 20
     with pytest.raises(DecodeError, match="more than 1000000 bytes"):
         Decoder(budget=Budget(1_000_000)).decode(raw, headers)
@@ -152,6 +152,37 @@ def test_w13_a_bomb_is_bounded(compression: str) -> None:
     assert Decoder(budget=Budget(1000)).decode(exact, headers) == bytes(1000)
     with pytest.raises(DecodeError):
         Decoder(budget=Budget(999)).decode(exact, headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "setting"),
+    [
+        ([{}] * 60, {}, "max_decoded_objects"),
+        ([{}] * 60, {"compression": "zlib"}, "max_decoded_objects"),
+        ([0] * 200, {"serializer": "msgpack"}, "max_decoded_objects"),
+        ([0] * 10, {"serializer": "yaml"}, "max_decoded_objects"),
+        ("x" * 1001, {"compression": "zstd"}, "max_decoded_bytes"),
+        (bytes(1001), {"compression": "lzma"}, "max_decoded_bytes"),
+        ({"n": "x" * 2000}, {"serializer": "yaml"}, "max_decoded_bytes"),
+    ],
+)
+def test_what_receivers_would_refuse_is_not_sent(body: Any, options: dict[str, Any], setting: str) -> None:
+    budget = Budget(1000, 100)
+    with pytest.raises(MessageTooLarge, match=rf"{setting}.*nothing was sent"):
+        encode_body(body, **options, budget=budget)
+    raw, headers = encode_body(body, **options)
+    with pytest.raises(DecodeError, match=setting):
+        Decoder(("json", "msgpack", "yaml"), budget).decode(raw, headers)
+
+
+@given(_PLAIN, st.sampled_from(["json", "msgpack", "yaml"]), st.sampled_from([None, "zlib"]))
+def test_what_is_sent_is_within_the_budget_of_receivers(body: Any, serializer: str, compression: str | None) -> None:
+    budget = Budget(200, 60)
+    try:
+        raw, headers = encode_body(body, serializer, compression, budget=budget)
+    except MessageTooLarge:
+        return
+    assert Decoder(("json", "msgpack", "yaml"), budget).decode(raw, headers) == body
 
 
 def test_w13_a_small_body_cannot_ask_for_gigabytes_of_memory() -> None:

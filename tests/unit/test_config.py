@@ -3,6 +3,7 @@
 import math
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -162,6 +163,15 @@ def test_a_url_is_shown_without_its_password(text: str) -> None:
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
     for text in ("http://example.org:80/a", "mysql://u@h/d", "Access denied for user 'u'@'h'"):
         assert redact(text) == text
+
+
+@pytest.mark.parametrize("password", ["a@b", "a@b/c", "a/b@c", "1/b", "a@b?c", "a@b/c?d", "a#b", "a@b#c", "a@b/c#d"])
+def test_a_sign_that_must_be_encoded_is_told(password: str) -> None:
+    with pytest.raises(ValueError, match="%40") as told:
+        DatabaseUrl.parse(f"mysql://u:{password}@h:3306/d")
+    assert str(told.value).startswith(("it has an unencoded sign", "its port is not a number"))
+    encoded = f"mysql://u:{quote(password, safe='')}@h:3306/d?ssl_ca=/a@b"
+    assert DatabaseUrl.parse(encoded).password == password
 
 
 def test_urls_are_unquoted() -> None:

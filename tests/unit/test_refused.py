@@ -16,6 +16,7 @@ from emsworker import (
     InvalidName,
     InvalidPriority,
     Message,
+    MessageTooLarge,
     WrongArguments,
 )
 from emsworker.publish.outgoing import Outgoing
@@ -280,6 +281,10 @@ def test_a_periodic_call_is_checked_when_it_is_declared(app: Ems) -> None:
         app.periodic(every=5, args=[math.nan])(task)
     with pytest.raises(InvalidName, match=r"key 3\.5"):
         app.periodic(every=5, args=[1], key=3.5)(task)
+    with pytest.raises(MessageTooLarge, match="max_decoded_objects"):
+        app.periodic(every=5, args=[[{}] * 1_400_000])(task)
+    with pytest.raises(MessageTooLarge, match="max_decoded_objects"):
+        Outgoing("t", [{}] * 1_400_000).encode(app.settings)
     app.periodic(every=5, args=[1], kwargs={"y": 2})(task)
 
 

@@ -10,6 +10,7 @@ VARIABLE = "EMS_URL_NAME"
 """Variable in which a framework's command names its own setting to the ``ems`` command that it becomes."""
 _names: list[str] = []
 _others: dict[tuple[object, ...], str] = {}
+_accounts: dict[tuple[object, ...], list[str]] = {}
 
 
 def name_address(name: str) -> None:
@@ -23,6 +24,17 @@ def name_server(name: str, url: str) -> None:
     _others[_place(DatabaseUrl.parse(url))] = f"server {name!r} in EMS_SERVERS"
 
 
+def name_url(name: str, url: str) -> None:
+    """Note which setting has an address with this account, for this process; several settings may have the same one."""
+    names = _accounts.setdefault(_account(DatabaseUrl.parse(url)), [])
+    if name not in names:
+        names.append(name)
+
+
+def _account(url: DatabaseUrl) -> tuple[object, ...]:
+    return *_place(url), url.user, url.password
+
+
 def _place(url: DatabaseUrl) -> tuple[object, ...]:
     return url.servers, url.options.get("unix_socket"), url.database
 
@@ -34,7 +46,10 @@ def address_name(url: DatabaseUrl | None = None) -> str:
         url: the address, which may be that of one of several servers.
     """
     own = _names[0] if _names else os.environ.get(VARIABLE) or "EMS_URL"
-    return own if url is None else _others.get(_place(url), own)
+    if url is None:
+        return own
+    accounts = _accounts.get(_account(url))
+    return " and ".join(accounts) if accounts else _others.get(_place(url), own)
 
 
 def address_place(url: str) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from celery import states
+from celery.backends import base
 from celery.backends.asynchronous import AsyncBackendMixin
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.canvas import maybe_signature
@@ -17,12 +18,17 @@ from celery.exceptions import BackendStoreError, ChordError
 from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
 from celery.utils.time import get_exponential_backoff_interval
+from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
-from emsworker.core.errors import ConfigError, MessageTooLarge, Problem, StoreUnavailable
+from emsworker.core.errors import ConfigError, DecodeError, MessageTooLarge, Problem, StoreUnavailable
+from emsworker.core.process.address import name_url
 from emsworker.core.url import redact_url
-from emsworker.integrations.celery.storage import lost, storage_of
-from emsworker.integrations.celery.waiting import ResultConsumer
+from emsworker.integrations.celery.bodies import unpacked
+from emsworker.integrations.celery.startup import ends_worker, name_broker, starting_worker
+from emsworker.integrations.celery.storage import Storage, lost, storage_of
+from emsworker.integrations.celery.url import StreamUrl
+from emsworker.integrations.celery.waiting import UNREADABLE, ResultConsumer
 from emsworker.store.celery import chords, results
 from emsworker.store.celery.chords import ChordPart
 from emsworker.store.celery.results import StoredValue, check_key
@@ -30,6 +36,7 @@ from emsworker.store.engine.errors import Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
 
+_COMPRESSED: bytes | None = getattr(base, "COMPRESSED_PAYLOAD_MAGIC", None)  # since Celery 5.7
 _SWEEP = 1000
 
 
@@ -63,16 +70,27 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         self.failure_expires = self.expires
         if failure_expires is not None:
             self.failure_expires = self.prepare_expires(failure_expires, type=int)
-        try:
-            self._storage = storage_of(url or "")
-        except ValueError as error:
-            fix = f"{error} (with ems+ before it)"
-            raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
+        with ends_worker("result_backend"):
+            self._storage = self._open(url or "")
+        self._budget = self._storage.budget
         self.poller = self._storage.poller
         self.wait_for_news = self._storage.wait
         self.result_consumer = self.ResultConsumer(
             self, self.app, self.accept, self._pending_results, self._pending_messages
         )
+
+    def _open(self, url: str) -> Storage:
+        try:
+            storage = storage_of(url, self.app.conf.get("result_backend_transport_options") or {})
+        except ValueError as error:
+            fix = f"{error} (with ems+ before it)"
+            raise ConfigError([Problem("result_backend", redact_url(f"ems+{url}"), fix)]) from None
+        if is_start := starting_worker() is not None:
+            name_broker(self.app)
+        name_url("result_backend", StreamUrl.parse(url).database)
+        if is_start:
+            storage.check()
+        return storage
 
     def as_uri(self, include_password: bool = False) -> str:
         """Return the URL, with the password hidden unless it is asked for."""
@@ -82,6 +100,36 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
     def exception_safe_to_retry(self, exc: Exception) -> bool:
         """Return whether a later try may succeed: every operation is idempotent."""
         return isinstance(exc, (StoreUnavailable, ConnectionLost, Conflict))
+
+    # -- encoding ------------------------------------------------------------------------------------------------------
+
+    def _encode(self, data: Any) -> Any:
+        """Serialize a result; one that nobody could read fails its task, as one that has no form does."""
+        content_type, encoding, payload = super()._encode(data)
+        raw = payload.encode() if isinstance(payload, str) else payload
+        try:
+            self._budget.check_sent(raw, content_type, is_compressed=bool(getattr(self, "compression", None)))
+        except MessageTooLarge as error:
+            raise EncodeError(f"the result is too large: {error}") from None
+        return content_type, encoding, payload
+
+    def decode(self, payload: Any) -> Any:
+        """Decode a result, a group or a part of a chord.
+
+        Raises:
+            DecodeError, ContentRefused: it is damaged, or exceeds ``max_decoded_bytes`` or ``max_decoded_objects``.
+        """
+        return super().decode(self._unpack(payload) if payload else payload)
+
+    def _unpack(self, payload: bytes | str) -> bytes:
+        raw, compression = payload.encode() if isinstance(payload, str) else bytes(payload), ""
+        if _COMPRESSED is not None and raw.startswith(_COMPRESSED):
+            head, _, raw = raw.removeprefix(_COMPRESSED).partition(b"\0")
+            compression = head.decode("ascii", "replace")
+        raw = unpacked(raw, compression, self.content_type, self.content_encoding, self._budget)
+        if _COMPRESSED is not None and raw.startswith(_COMPRESSED):  # Celery would unpack that without limits
+            raise DecodeError("the result is compressed twice")
+        return raw
 
     # -- keys and values -----------------------------------------------------------------------------------------------
 
@@ -257,7 +305,10 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         return joined
 
     def _value(self, body: bytes) -> Any:
-        task_id, state, value = self.decode(body)
+        try:
+            task_id, state, value = self.decode(body)
+        except UNREADABLE as error:  # every later try would meet it again
+            raise _chord_error(f"A result of its header cannot be read: {error}", error) from error
         if state in self.EXCEPTION_STATES:
             value = self.exception_to_python(value)
         if state in states.PROPAGATE_STATES:

@@ -7,8 +7,8 @@ import socket
 import sys
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -67,6 +67,11 @@ class _Consumer:
     queue: str
     callback: Callable[[Delivered], Any]
     no_ack: bool
+
+    @property
+    def accept(self) -> Collection[str] | None:
+        """The content types that it takes, which kombu keeps beside the callback; ``None`` if it does not say."""
+        return getattr(getattr(self.callback, "__self__", None), "accept", None)
 
 
 @dataclass
@@ -304,7 +309,7 @@ class QueueChannel(StdChannel):
         """Publish a message: it is committed when this returns."""
         self._check_open()
         exchange, routing_key = exchange or "", routing_key or ""
-        stored = Stored.of(message, exchange, routing_key)
+        stored = Stored.of(message, exchange, routing_key, self._stream.budget)
         deletions = 0
         while True:
             try:
@@ -398,49 +403,64 @@ class QueueChannel(StdChannel):
         if consumer is None or self.closed:
             self._release(arrival.message)
             return False
-        self._hand_over(consumer, _Unacked(arrival.message, arrival.envelope), redelivered=arrival.redelivered)
-        return True
+        return self._hand_over(consumer, _Unacked(arrival.message, arrival.envelope), redelivered=arrival.redelivered)
 
     def _deliver_local(self, queue: LocalQueue) -> bool:
         consumer = self._consumer_of(queue.name)
         if consumer is None or self.closed or (taken := queue.take()) is None:
             return False
         envelope, redelivered = taken
-        self._hand_over(consumer, _Unacked(queue, envelope), redelivered=redelivered)
-        return True
+        return self._hand_over(consumer, _Unacked(queue, envelope), redelivered=redelivered)
 
     def _consumer_of(self, queue: str) -> _Consumer | None:
         return next((one for one in list(self._consumers.values()) if one.queue == queue), None)
 
-    def _hand_over(self, consumer: _Consumer, unacked: _Unacked, *, redelivered: bool) -> None:
-        message = self._to_message(unacked, consumer.tag, redelivered=redelivered)
+    def _hand_over(self, consumer: _Consumer, unacked: _Unacked, *, redelivered: bool) -> bool:
+        message = self._to_message(unacked, consumer.tag, consumer.accept, redelivered=redelivered)
+        if message is None:
+            return False
         if consumer.no_ack:
             self.basic_ack(message.delivery_tag)
         consumer.callback(message)
+        return True
 
-    def _to_message(self, unacked: _Unacked, consumer_tag: str, *, redelivered: bool) -> Delivered:
+    def _to_message(
+        self, unacked: _Unacked, consumer_tag: str, accept: Collection[str] | None = None, *, redelivered: bool
+    ) -> Delivered | None:
+        """Return a message for a program; ``None`` if its body is over the budget, so that it was given up.
+
+        It is unpacked no sooner, so that no more unpacked bodies are kept than the prefetch allows.
+        """
+        try:
+            body = unacked.envelope.unpack(self._stream.budget, accept)
+        except EmsError as error:
+            source = unacked.source
+            log.warning("%r is refused: %s", source.name if isinstance(source, LocalQueue) else source, error)
+            self._reject(replace(unacked, error=error), requeue=False)
+            return None
         delivery_tag = next(self._delivery_tags)
         self._unacked[delivery_tag] = unacked
-        return unacked.envelope.deliver(self, delivery_tag, consumer_tag, redelivered=redelivered)
+        return unacked.envelope.deliver(body, self, delivery_tag, consumer_tag, redelivered=redelivered)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Delivered | None:
         """Return the next message of a queue, or ``None``."""
         self._check_open()
+        while (found := self._next(queue)) is not None:
+            unacked, redelivered = found
+            message = self._to_message(unacked, "", redelivered=redelivered)
+            if message is not None:
+                if no_ack:
+                    self.basic_ack(message.delivery_tag)
+                return message
+        return None
+
+    def _next(self, queue: str) -> tuple[_Unacked, bool] | None:
         local = self._stream.local.get(queue)
         if local is not None:
             taken = local.take()
-            if taken is None:
-                return None
-            unacked, redelivered = _Unacked(local, taken[0]), taken[1]
-        else:
-            arrival = self._get(self._known(queue))
-            if arrival is None:
-                return None
-            unacked, redelivered = _Unacked(arrival.message, arrival.envelope), arrival.redelivered
-        message = self._to_message(unacked, "", redelivered=redelivered)
-        if no_ack:
-            self.basic_ack(message.delivery_tag)
-        return message
+            return None if taken is None else (_Unacked(local, taken[0]), taken[1])
+        arrival = self._get(self._known(queue))
+        return None if arrival is None else (_Unacked(arrival.message, arrival.envelope), arrival.redelivered)
 
     def _get(self, queue: Queue) -> Arrival | None:
         pull = self._pulling()

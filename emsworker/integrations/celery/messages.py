@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,11 +11,13 @@ from amqp.basic_message import Message as AmqpMessage
 from kombu.transport.base import Message
 from kombu.utils import json
 
+from emsworker.core.budget import Budget
 from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
 from emsworker.core.errors import DecodeError
 from emsworker.core.ids import MAX_KEY_BYTES, new_uid
 from emsworker.core.model import TASK_HEADER, NewMessage
 from emsworker.core.model import Message as StreamMessage
+from emsworker.integrations.celery import bodies
 
 _AMQP = "amqp"
 _PROPERTIES = frozenset(name for name, _ in AmqpMessage.PROPERTIES)
@@ -38,18 +40,24 @@ class Stored:
     eta: datetime | None
 
     @classmethod
-    def of(cls, message: Published, exchange: str, routing_key: str) -> Stored:
-        """Encode a message that is published to an exchange."""
+    def of(cls, message: Published, exchange: str, routing_key: str, budget: Budget) -> Stored:
+        """Encode a message that is published to an exchange.
+
+        Raises:
+            MessageTooLarge: receivers would refuse its body.
+        """
         headers, properties = message["headers"], message["properties"]
         kept = {"headers": headers, "properties": properties, "exchange": exchange, "routing_key": routing_key}
         task = headers.get("task")
         texts = {CONTENT_TYPE: message["content-type"], CONTENT_ENCODING: message["content-encoding"]}
-        texts |= {COMPRESSION: headers.get("compression"), TASK_HEADER: task}
+        texts |= {COMPRESSION: headers.get(COMPRESSION), TASK_HEADER: task}
         block = {name: text for name, text in texts.items() if isinstance(text, str)} | {_AMQP: _text_of(kept)}
         body = message["body"]
+        body = body.encode() if isinstance(body, str) else bytes(body)
+        bodies.check_sent(body, headers.get(COMPRESSION), message["content-type"], budget)
         return cls(
             encode_headers(block),
-            body.encode() if isinstance(body, str) else bytes(body),
+            body,
             task if isinstance(task, str) else "",
             _whole(properties.get("priority")),
             _time(headers.get("eta")),
@@ -101,8 +109,24 @@ class Envelope:
         """Priority, from 0 to 9."""
         return _whole(self.properties.get("priority"))
 
-    def deliver(self, channel: Any, delivery_tag: int, consumer_tag: str, *, redelivered: bool) -> Message:
-        """Return the message for a program."""
+    def unpack(self, budget: Budget, accept: Collection[str] | None) -> bytes:
+        """Return the body as kombu would decompress it, if it is within a budget.
+
+        Args:
+            accept: the content types that the consumer takes, or ``None`` if that is not known.
+
+        Raises:
+            ContentRefused, DecodeError: see :func:`bodies.unpacked`.
+        """
+        content_type, encoding = self.texts.get(CONTENT_TYPE), self.texts.get(CONTENT_ENCODING)
+        return bodies.unpacked(self.body, self.headers.get(COMPRESSION), content_type, encoding, budget, accept)
+
+    def deliver(self, body: bytes, channel: Any, delivery_tag: int, consumer_tag: str, *, redelivered: bool) -> Message:
+        """Return the message for a program.
+
+        Args:
+            body: what :meth:`unpack` returns.
+        """
         info = {
             "exchange": self.exchange,
             "routing_key": self.routing_key,
@@ -111,17 +135,18 @@ class Envelope:
             "redelivered": redelivered,
             "priority": self.properties.get("priority"),
         }
-        return Message(
-            body=self.body,
+        message = Message(
+            body=body,
             channel=channel,
             delivery_tag=delivery_tag,
             content_type=self.texts.get(CONTENT_TYPE),
             content_encoding=self.texts.get(CONTENT_ENCODING),
             delivery_info=info,
             properties={**self.properties, "delivery_info": info, "delivery_tag": delivery_tag},
-            headers=dict(self.headers),
             postencode="utf-8",
         )
+        message.headers = dict(self.headers)  # set here, or kombu would decompress what has been decompressed
+        return message
 
 
 def _text_of(kept: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from emsworker.core.budget import Budget
 from emsworker.core.config import Settings
 from emsworker.core.errors import Problem
 from emsworker.core.options import (
@@ -116,6 +117,8 @@ class StreamOptions:
     max_message_bytes: int = option(
         64 << 20, whole(1, 1 << 30), help="the maximum size of a message's body; at most what the server takes"
     )
+    max_decoded_bytes: int = option_field(options_of(Settings)["max_decoded_bytes"])
+    max_decoded_objects: int = option_field(options_of(Settings)["max_decoded_objects"])
     connect_timeout_s: float = option(4.0, seconds(0.1), help="the maximum time of an attempt to connect")
     beat: bool = option(True, flag(), help="run the maintenance services of the stream in consuming processes")
 
@@ -147,6 +150,11 @@ class StreamOptions:
         refuse(problems)
         return cls(**values)
 
+    @property
+    def budget(self) -> Budget:
+        """The limits of a body or a result that is decoded."""
+        return Budget(self.max_decoded_bytes, self.max_decoded_objects)
+
     def settings(self, url: str) -> Settings:
         """Return the settings of the stream; those that are no options here come from ``EMS_*`` variables."""
         known = options_of(Settings)
@@ -158,6 +166,8 @@ class StreamOptions:
             lease_s=self.lease_s,
             **parts,
             max_message_bytes=self.max_message_bytes,
+            max_decoded_bytes=self.max_decoded_bytes,
+            max_decoded_objects=self.max_decoded_objects,
             connect_timeout_s=self.connect_timeout_s,
             timeout_s=TIMEOUT_S,
             ladder="0s",

@@ -19,12 +19,12 @@ class Waiter:
     """Keys that one thread waits for, and the values that have come.
 
     Attributes:
-        values: new values, to be taken by the thread.
+        values: new values with their keys, to be taken by the thread.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes | None] = {}
-        self.values: deque[bytes] = deque()
+        self.values: deque[tuple[bytes, bytes]] = deque()
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._known
@@ -52,7 +52,7 @@ class Waiter:
         for key, value in news:
             if key in self._known:
                 self._known[key] = value
-                self.values.append(value)
+                self.values.append((key, value))
         return bool(news)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from emsworker.core.errors import EmsError, MessageTooLarge
@@ -27,7 +28,7 @@ from emsworker.store.engine.errors import (
     TransactionGone,
     translate,
 )
-from emsworker.store.engine.schema import stream_id
+from emsworker.store.engine.schema import check_version, stream_id
 from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
@@ -46,26 +47,31 @@ class Storage:
 
     Args:
         url: ``ems+mysql://user:password@host:port/database``, with or without ``ems+``.
+        given: ``result_backend_transport_options``; options of the URL override them.
 
     Attributes:
+        budget: limits of a result.
         writer: stores results.
         poller: waits for results.
 
     Raises:
         ValueError: the URL is malformed.
-        ConfigError: an option in it is wrong.
+        ConfigError: an option is wrong.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, given: Mapping[str, Any] = MappingProxyType({})) -> None:
         parsed = StreamUrl.parse(url)
-        self._database = Database(parsed.database)
+        options = StreamOptions.load(parsed.options, given)
+        self.budget = options.budget
+        self._database = Database(parsed.database, options.connect_timeout_s)
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}
         self._refusals = Refusals()
         self.writer = Writer(self.keep, self.stored)
         self.poller = ResultPoller(self.find)
-        redis_url = StreamOptions.load(parsed.options, {}).redis_url
-        self._wake_ups = WakeUps(redis_url, lambda: self.call(stream_id), self.poller.arrived) if redis_url else None
+        self._wake_ups: WakeUps | None = None
+        if options.redis_url:
+            self._wake_ups = WakeUps(options.redis_url, lambda: self.call(stream_id), self.poller.arrived)
 
     def call(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` on a session, and again after a lost connection: it must be idempotent.
@@ -92,6 +98,18 @@ class Storage:
                 return work(session)
 
         return until_connected(attempt, _TIMEOUT_S)
+
+    def check(self) -> None:
+        """Use the server once; nothing is said of one that is away.
+
+        Raises:
+            AccessDenied, TlsError: it refuses the user, or TLS fails.
+            SchemaMissing: ``ems migrate`` has not been run.
+            ConfigError: there is no such database.
+        """
+        with contextlib.suppress(ConnectionLost), self._session() as session:
+            check_version(session)
+            results.find(session, [b"?"])  # of its tables, too
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values that exist, by key."""
@@ -302,16 +320,21 @@ class Writer:
 
 
 _lock = forks.Lock()
-_storages: dict[str, Storage] = {}
+_storages: dict[tuple[str, StreamOptions], Storage] = {}
 
 
-def storage_of(url: str) -> Storage:
+def storage_of(url: str, given: Mapping[str, Any] = MappingProxyType({})) -> Storage:
     """Return the storage of a URL: one for all threads, each of which has a result backend of its own.
+
+    Args:
+        given: ``result_backend_transport_options``.
 
     Raises:
         ValueError: the URL is malformed.
+        ConfigError: an option is wrong.
     """
+    key = (url, StreamOptions.load(StreamUrl.parse(url).options, given))
     with _lock:
-        if url not in _storages:
-            _storages[url] = Storage(url)
-        return _storages[url]
+        if key not in _storages:
+            _storages[key] = Storage(url, given)
+        return _storages[key]

@@ -34,10 +34,11 @@ class Stream:
         bindings: exchanges, queues and bindings.
         local: the queues that live in this process.
         sender: publishes.
+        budget: limits of the body of a message.
     """
 
     def __init__(self, url: StreamUrl, options: StreamOptions) -> None:
-        self.url, self.options = url, options
+        self.url, self.options, self.budget = url, options, options.budget
         self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER)
         self.bindings = Bindings(self.broker, options)
         self.local = LocalQueues(self.broker)

@@ -25,10 +25,12 @@ from emsworker.core.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from emsworker.core.process.address import name_url
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.failures import note_failures
 from emsworker.integrations.celery.inbox import Inbox
+from emsworker.integrations.celery.startup import broker_connected, ends_worker
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -51,7 +53,9 @@ class Link:
 
     def __init__(self, transport: Transport, client: Any) -> None:
         self.transport, self.client = transport, client
-        self.stream = open_stream(StreamUrl.of_connection(client), client.transport_options or {})
+        url = StreamUrl.of_connection(client)
+        name_url("broker_url", url.database)
+        self.stream = open_stream(url, client.transport_options or {})
         self.stream.connect(client.connect_timeout)
         self.stream.enter()
         self.inbox = Inbox()
@@ -121,7 +125,7 @@ class Transport(base.Transport):
     driver_type = "ems"
     driver_name = "emsworker"
     default_port: Any = 3306
-    can_parse_url = False
+    can_parse_url = True  # or kombu takes ems:// apart itself, and its errors name parts of a password
 
     connection_errors: Any = (
         ConnectionError,
@@ -143,7 +147,6 @@ class Transport(base.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         base.Transport.__init__(self, client, **kwargs)
-        self.can_parse_url = client.uri_prefix is not None  # then its host is the rest of the URL
         for module, name in _JOINING:
             if (loaded := sys.modules.get(module)) is not None:
                 step = getattr(loaded, name)
@@ -175,12 +178,15 @@ class Transport(base.Transport):
             SchemaMissing: ``ems migrate`` has not been run.
             ConnectionLost: the server cannot be reached.
         """
-        try:
-            return Link(self, self.client)
-        except ConfigError as error:
-            raise error from None
-        except ValueError as error:
-            raise ConfigError([Problem("broker_url", self.as_uri(""), str(error))]) from None
+        with ends_worker("broker_url"):
+            try:
+                link = Link(self, self.client)
+            except ConfigError as error:
+                raise error from None
+            except ValueError as error:
+                raise ConfigError([Problem("broker_url", self.as_uri(""), str(error))]) from None
+        broker_connected()
+        return link
 
     def verify_connection(self, connection: Link) -> bool:
         """Return whether a connection can be used."""

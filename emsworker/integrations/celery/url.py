@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from emsworker.core.url import DatabaseUrl, redact_url
+from emsworker.core.url import UNENCODED, DatabaseUrl, check_signs, redact_url
 
 _PREFIX = "ems+"
 _SCHEMES = ("ems", "mysql", "mariadb", "mysql+pymysql")
@@ -50,6 +50,7 @@ class StreamUrl:
         own = [(name, value) for name, value in pairs if name in DatabaseUrl.OPTIONS]
         database = f"mysql://{address}" + (f"?{urlencode(own)}" if own else "")
         try:
+            check_signs(text)
             DatabaseUrl.parse(database)
         except ValueError as error:
             raise ValueError(
@@ -67,6 +68,9 @@ class StreamUrl:
         host = (client.hostname or "127.0.0.1").removeprefix(_PREFIX)
         if "://" in host:
             return cls.parse(_with_query(host, tls_options(client.ssl)))
+        # kombu has taken it apart, and what follows an unencoded / or @ of a password would be named in errors.
+        if "@" in host or "@" in (client.virtual_host or ""):
+            raise ValueError(f"the URL of the stream is wrong: {UNENCODED}")
         account = quote(client.userid or "root", safe="")
         if client.password:
             account += f":{quote(_called(client.password), safe='')}"

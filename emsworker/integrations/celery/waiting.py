@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import states
 from celery.backends.asynchronous import BaseResultConsumer
+from kombu.exceptions import KombuError
 
+from emsworker.core.errors import EmsError
 from emsworker.integrations.celery.poller import Waiter
+
+log = logging.getLogger(__name__)
+
+UNREADABLE = (EmsError, KombuError, ValueError, TypeError, KeyError, AttributeError)
+"""Errors of a result that is damaged, or over the budget: anybody may write one by SQL."""
 
 
 class ResultConsumer(BaseResultConsumer):
@@ -55,4 +63,14 @@ class ResultConsumer(BaseResultConsumer):
         self.backend.wait_for_news(self._waiter, 1.0 if timeout is None else timeout)
         values = self._waiter.values
         while values:
-            self.on_state_change(self.backend.decode_result(values.popleft()), None)
+            self.on_state_change(self._meta_of(*values.popleft()), None)
+
+    def _meta_of(self, key: bytes, value: bytes) -> dict[str, Any]:
+        """Decode a result; one that cannot be read fails those who wait for it, and nobody else."""
+        try:
+            meta: dict[str, Any] = self.backend.decode_result(value)
+        except UNREADABLE as error:
+            task_id = key.removeprefix(self.backend.task_keyprefix).decode(errors="replace")
+            log.warning("the result of task %s cannot be read: %s", task_id, error)
+            return {"task_id": task_id, "status": states.FAILURE, "result": error, "traceback": None, "children": []}
+        return meta
