@@ -214,3 +214,8 @@ def test_the_check_names_pointers_without_a_server_and_tables_without_transactio
     assert checked.returncode == 1 and set(found) == {"EMS_SERVERS", "engine"}, found
     assert found["EMS_SERVERS"]["value"] == "does not name 'west'" and "'lost'" in found["EMS_SERVERS"]["fix"]
     assert found["engine"]["value"] == "ems_leader is in MyISAM"
+
+
+def test_a_move_names_the_servers_that_it_could_not_tell(run: Run, several: Several) -> None:
+    moved = run("topics", "move", "mail", "--to", "east", EMS_SERVERS=_with_one_away(several))
+    assert moved.returncode == 0 and "Away, and not told: west." in moved.stderr, moved.stderr
