@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from emsworker.admin.monitoring import GroupLag, Monitoring
-from emsworker.admin.servers import Servers
+from emsworker.admin.servers import Servers, quick_databases
 from emsworker.admin.stream import Admin
 from emsworker.app import Ems
 from emsworker.core.counted import plural
@@ -30,7 +30,6 @@ from emsworker.core.errors import (
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
-from emsworker.core.url import impatient
 from emsworker.store.cluster import clients, schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
@@ -49,7 +48,6 @@ from emsworker.store.topics import (
 )
 
 _LOOK_S = 0.2
-_ASK_S, _ALL_S = 3.0, 8.0  # for a server to say what it knows of the topic, and for all of them
 _PAGE = 500
 _NAMED = 5
 
@@ -138,8 +136,6 @@ class TopicMove:
         Raises:
             EmsError: the new server cannot be used.
         """
-        wait_s = min(_ASK_S, self._app.settings.connect_timeout_s)
-        asked = {name: Database(impatient(one.url, _ASK_S), wait_s, _ASK_S) for name, one in self._app.servers.items()}
 
         def read(_: str, database: Database) -> Topic | None:
             try:
@@ -147,7 +143,7 @@ class TopicMove:
             finally:
                 database.thread_session().close()
 
-        found = Servers(asked).ask(read, _ALL_S)
+        found = Servers(quick_databases(self._app)).ask(read)
         self._away = {name: row for name, row in found.items() if isinstance(row, EmsError)}
         if self._target in self._away:
             raise self._away[self._target]
