@@ -31,7 +31,7 @@ _COMMANDS = {
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
     "topics": ("topics", "List, create, change, move, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
-    "servers": ("servers", "List the servers of EMS_SERVERS, and what is on each."),
+    "servers": ("servers", "List the servers of EMS_SERVERS, and what is on each; retire one."),
     "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
     "top": ("top", "Watch groups live: lag, rates, oldest, running, retries and dead letters, and the clients."),
     "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),

@@ -126,7 +126,8 @@ def move(name: str, target: str, timeout: float | None, force: bool, as_json: bo
     Refused while live workers or consumers were started without the server in EMS_SERVERS, unless forced: they would
     fail at each use of the topic. Processes that only send are not known.
 
-    If it is interrupted, or takes longer than --timeout, give the command again: it goes on where it stopped.
+    If it is interrupted, or takes longer than --timeout, give the command again: it goes on where it stopped. A server
+    that has nothing to do with it may be away; it is told when the command is given again.
     """
     from emsworker.admin.placement import TopicMove
 
@@ -141,7 +142,14 @@ def move(name: str, target: str, timeout: float | None, force: bool, as_json: bo
             f"now on begin after them. `ems groups create {name} GROUP --server {server}` has GROUP run them.",
             err=True,
         )
+    if moved.untold:
+        click.echo(
+            f"Away, and not told: {', '.join(moved.untold)}. If the topic has been there, give the command again when "
+            "it answers; until then, processes that start look for the topic on every server.",
+            err=True,
+        )
     record = {"topic": name, "from": list(moved.sources), "to": target, "groups": moved.groups}
+    record |= {"untold": list(moved.untold)} if moved.untold else {}
     print_done(record, f"Moved topic {name} to server {target} with {counted(moved.groups, 'group')}.", as_json)
 
 

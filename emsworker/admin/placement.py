@@ -8,16 +8,25 @@ each message once, and those of a key in their order. Each step can be repeated:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from emsworker.admin.monitoring import GroupLag, Monitoring
+from emsworker.admin.servers import Servers, quick_databases
 from emsworker.admin.stream import Admin
 from emsworker.app import Ems
 from emsworker.core.counted import plural
-from emsworker.core.errors import ConfigError, MoveUnfinished, Problem, StoreUnavailable, TopicInUse, UnknownTopic
+from emsworker.core.errors import (
+    ConfigError,
+    EmsError,
+    MoveUnfinished,
+    Problem,
+    StoreUnavailable,
+    TopicInUse,
+    UnknownTopic,
+)
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
@@ -52,6 +61,8 @@ class Moved:
         groups: the number of groups that run on the new server now.
         unread: the servers on which messages of the topic stay that no group was there to run; groups that are created
             on the new server begin after them.
+        untold: the servers that were away: if they have a row of the topic, it does not name the new server yet. The
+            same move, given again, tells them.
     """
 
     topic: str
@@ -59,6 +70,7 @@ class Moved:
     target: str
     groups: int
     unread: tuple[str, ...] = ()
+    untold: tuple[str, ...] = ()
 
 
 class TopicMove:
@@ -74,9 +86,10 @@ class TopicMove:
     """
 
     def __init__(self, app: Ems, topic: str, target: str) -> None:
-        self._topic, self._target = topic, target
-        self._databases = {name: stream.database for name, stream in app.servers.items()}
-        self._to = app.server(target).database
+        self._app, self._topic, self._target = app, topic, target
+        app.server(target)
+        self._databases: dict[str, Database] = {}  # of the servers that have answered in this run
+        self._away: dict[str, EmsError] = {}
 
     def run(
         self,
@@ -97,21 +110,50 @@ class TopicMove:
             ConfigError: it is a broadcast topic, or on several servers.
             TopicInUse: live processes do not know the new server, and ``force`` was not given; or another process
                 is moving it. Nothing was changed.
-            MoveUnfinished: a group has not finished in time.
+            StoreUnavailable: the new server is away, or one that may keep the topic, or that may have accepted what
+                waits in the outbox of the new one. Nothing was changed.
+            MoveUnfinished: a group has not finished in time, or the server is away on which it has to.
         """
-        rows = {name: self._row(database) for name, database in self._databases.items()}
+        rows = self._look()
         source = self._find_source(rows)
         if source != self._target:
             if not force:
                 self._check_processes()
+            self._check_copies(rows, source)
             self._switch(source)
         self._tell()
+        self._check_last()
         sources = self._sources()
         for name in sources:
             self._take_schedules_over(self._databases[name])
         done = self._let_groups_over(sources, None if timeout_s is None else ticks() + timeout_s, report)
         unread = tuple(name for name in sources if self._is_unread(self._databases[name]))
-        return Moved(self._topic, tuple(sources), self._target, done, unread)
+        return Moved(self._topic, tuple(sources), self._target, done, unread, tuple(self._away))
+
+    def _look(self) -> dict[str, Topic | None]:
+        """Return the rows of the topic on the servers that answer within seconds; without the others this run does.
+
+        Raises:
+            EmsError: the new server cannot be used.
+        """
+
+        def read(_: str, database: Database) -> Topic | None:
+            try:
+                return self._row(database)
+            finally:
+                database.thread_session().close()
+
+        found = Servers(quick_databases(self._app)).ask(read)
+        self._away = {name: row for name, row in found.items() if isinstance(row, EmsError)}
+        if self._target in self._away:
+            raise self._away[self._target]
+        rows = {name: row for name, row in found.items() if not isinstance(row, EmsError)}
+        self._databases = {name: self._app.server(name).database for name in rows}
+        return rows
+
+    @property
+    def _to(self) -> Database:
+        return self._databases[self._target]
 
     def _check_processes(self) -> None:
         """Refuse a move after which processes that run would fail at each use of the topic."""
@@ -132,7 +174,7 @@ class TopicMove:
         """Let the pointers of all servers name the one that keeps the topic: nobody depends on those in between.
 
         A server that had the topic later than this move brought it here knows better; one that is away is told by the
-        next move, or when this one is given again.
+        next move, or when this one is given again (:attr:`Moved.untold`).
         """
         kept, move = self._read(self._to)
         for name, database in self._databases.items():
@@ -143,6 +185,39 @@ class TopicMove:
                 last = self._last_move(database, row)
                 if last < move:
                     database.call(partial(point_at, topic_id=row.id, server=self._target, last_move=last))
+
+    def _check_copies(self, rows: dict[str, Topic | None], source: str) -> None:
+        """Refuse if messages wait in the outbox of the new server of which one that is away may have a copy.
+
+        Before the topic is closed: what comes into that outbox later is offered to no server but the present one.
+        """
+        here, there = rows[source], rows[self._target]
+        if here is None or there is None:
+            return
+        later = [name for name in forwards.later(here.former, self._target) if name in self._away]
+        waits: bool = self._to.call(partial(forwards.is_any_waiting, topic_id=there.id))
+        if later and waits:
+            raise StoreUnavailable(
+                f"messages of topic {self._topic!r} wait in the outbox of server {self._target!r}, and "
+                f"{_named(later)} may have sent them already, but is away; nothing was changed "
+                f"({self._away[later[0]]})"
+            )
+
+    def _check_last(self) -> None:
+        """Refuse to let groups begin while the server is away on which they may have something left.
+
+        Groups that run where the topic was last have finished where it was before.
+        """
+        kept = self._row(self._to)
+        if kept is None or not kept.former or (last := kept.former[-1]) not in self._away:
+            return
+        waiting = [group.name for group in self._groups(self._to, kept) if group.paused]
+        if waiting:
+            raise MoveUnfinished(
+                f"topic {self._topic!r} takes messages on server {self._target!r} now, but server {last!r}, which had "
+                f"it before, is away, and these groups may have messages left there: {', '.join(waiting)}; their new "
+                f"messages wait. Move it again when that server is back ({self._away[last]})"
+            )
 
     def _sources(self) -> list[str]:
         """Return the servers that the topic was on, in the order in which they gave it up."""
@@ -173,14 +248,22 @@ class TopicMove:
 
     def _find_closed(self, rows: dict[str, Topic | None]) -> str:
         """Find the server that has given the topic up in a move that was interrupted: it has the last number."""
-        known = {name: row for name, row in rows.items() if row is not None}
-        if not known:
+        moves = {name: self._last_move(self._databases[name], row) for name, row in rows.items() if row is not None}
+        source = max(moves, key=moves.__getitem__, default=None)
+        holder = None if source is None or (row := rows[source]) is None else row.server
+        # Nobody can have had the topic since it was closed for a server that has not opened it.
+        if self._away and not (holder == self._target and moves[source or ""] > moves.get(self._target, 0)):
+            first = next(iter(self._away.values()))
+            raise StoreUnavailable(
+                f"none of the servers that answer keeps topic {self._topic!r}, and {_named(self._away)} may; nothing "
+                f"was changed ({first})"
+            )
+        if source is None:
             raise UnknownTopic(
                 f"there is no topic {self._topic!r} on any server; `ems topics list` shows those that exist"
             )
-        source = max(known, key=lambda name: self._last_move(self._databases[name], known[name]))
-        if known[source].server != self._target:
-            fix = f"is being moved from server {source!r} to {known[source].server!r}; finish that first"
+        if holder != self._target:
+            fix = f"is being moved from server {source!r} to {holder!r}; finish that first"
             raise ConfigError([Problem("topic", repr(self._topic), fix)])
         return source
 
@@ -295,3 +378,7 @@ class TopicMove:
         names = {one.name for _, one in admin.groups(self._topic)}
         if not group.paused and group.name in names:
             admin.change_group(self._topic, group.name, paused=False)
+
+
+def _named(servers: Iterable[str]) -> str:
+    return " and ".join(f"server {name!r}" for name in servers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -19,6 +20,7 @@ from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from emsworker.core.errors import DeliveryFailed
+from emsworker.core.process.scratch import open_scratch
 from emsworker.core.url import redact
 
 
@@ -32,6 +34,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _open = urllib.request.build_opener(_NoRedirects).open
 _WEBHOOK_S, _COMMAND_S = 5.0, 20.0
 _TRIES = 3
+_SAID_BYTES = 8192
 _NAMES = {"webhook": "the webhook", "slack": "Slack", "alertmanager": "Alertmanager"}
 _ALERT_REPEATS, _ALERT_S = 3, 86400.0
 LONGEST_S = 60.0  # a delivery takes less
@@ -138,21 +141,19 @@ def _run(command: str, body: str, allowed: Container[str]) -> None:
         raise DeliveryFailed(
             f"the program {words[0]!r} may not be run by alarms on this machine; add it to the setting alarm_commands"
         )
-    try:
-        done = subprocess.run(
-            words,
-            input=body.encode(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_COMMAND_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise DeliveryFailed(f"the program {words[0]!r} ran longer than {_COMMAND_S:g} s and was killed") from None
-    except OSError as error:
-        raise DeliveryFailed(f"the program {words[0]!r} cannot be run: {error.strerror}") from None
+    # What the program leaves running may hold a pipe open for ever; a file has an end when the program has ended.
+    with open_scratch() as said:
+        try:
+            done = subprocess.run(
+                words, input=body.encode(), stdout=subprocess.DEVNULL, stderr=said, timeout=_COMMAND_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DeliveryFailed(f"the program {words[0]!r} ran longer than {_COMMAND_S:g} s and was killed") from None
+        except OSError as error:
+            raise DeliveryFailed(f"the program {words[0]!r} cannot be run: {error.strerror}") from None
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
+        last = said.read().decode(errors="replace").strip().splitlines()[-1:] or [""]
     if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [""]
         raise DeliveryFailed(f"the program {words[0]!r} ended with {done.returncode}: {redact(last[0])[:200]}")
 
 

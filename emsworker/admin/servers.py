@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 from emsworker.admin.monitoring import ClientView, Monitoring
 from emsworker.admin.standing import GroupStanding, Standings
+from emsworker.app import Ems
 from emsworker.core.errors import EmsError, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
-from emsworker.core.url import redact
+from emsworker.core.url import impatient, redact
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import topology
@@ -22,6 +23,7 @@ from emsworker.store.engine.schema import check_version, server_facts
 T = TypeVar("T")
 
 ANSWER_S = 8.0  # below the timeout of Prometheus (10 s)
+_ASK_S = 3.0
 
 
 class Servers:
@@ -49,6 +51,12 @@ class Servers:
         futures = {name: self._askers[name].submit(work, name, self.databases[name]) for name in asked}
         until = ticks() + timeout_s
         return {name: _settled(future, until, timeout_s) for name, future in futures.items()}
+
+
+def quick_databases(app: Ems) -> dict[str, Database]:
+    """Return the databases of an app's servers by name, which give up a server that does not answer within seconds."""
+    wait_s = min(_ASK_S, app.settings.connect_timeout_s)
+    return {name: Database(impatient(one.url, _ASK_S), wait_s, _ASK_S) for name, one in app.servers.items()}
 
 
 def _settled(future: Future[Any], until: float, timeout_s: float) -> Any:

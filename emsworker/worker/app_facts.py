@@ -1,7 +1,7 @@
 """Loads an app in a short-lived process to read its settings and routes, and to check it against its stream.
 
 The supervisor must not import task code, yet ``Ems(url=..., processes=...)`` in that code counts. The process answers
-in a file of its own, because importing an app may print anything; nobody empties a pipe while an app of a thousand
+in a file without a name, because importing an app may print anything; nobody empties a pipe while an app of a thousand
 subscriptions fills it, and what the app has forked may hold a pipe open for ever.
 """
 
@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,6 +29,7 @@ from emsworker.core.errors import (
     StoreUnavailable,
     TlsError,
 )
+from emsworker.core.process.scratch import open_scratch, read_scratch
 from emsworker.core.process.signals import blocked, forget_helper, note_helper, unblock
 from emsworker.core.url import redact
 from emsworker.local.stack import LocalStack
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from emsworker.tasks.task import Route
 
 _TIMEOUT_S = 120
-_URL = "EMS_CHILD_URL"
 # These may pass without a change to the worker: the service manager starts it again.
 _MAY_PASS = (StoreUnavailable, SchemaMissing, ServerUnsupported, TlsError)
 
@@ -118,9 +117,9 @@ def describe_app(
     Raises:
         AppNotFound: it cannot be loaded, for whatever reason; the message is one line.
     """
-    chosen = json.dumps({"topics": list(topics), "groups": list(groups), "with_beat": with_beat})
-    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as noise:
-        process = _start(path, answer, noise, chosen, {**environ, **({_URL: url} if url is not None else {})})
+    chosen = json.dumps({"url": url, "topics": list(topics), "groups": list(groups), "with_beat": with_beat})
+    with open_scratch(chosen) as asked, open_scratch() as answer, open_scratch() as noise:
+        process = _start(path, asked, answer, noise, environ)
         try:
             process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -156,15 +155,16 @@ def _took_long(lines: Sequence[str]) -> str:
 
 
 def _start(
-    path: str, answer: IO[bytes], noise: IO[bytes], chosen: str, environ: Mapping[str, str]
+    path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], environ: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     with blocked():  # or a stop between its start and note_helper would leave it behind
+        descriptors = asked.fileno(), answer.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "emsworker.worker.app_facts", path, str(answer.fileno()), chosen],
+            [sys.executable, "-m", "emsworker.worker.app_facts", path, *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=noise,
-            pass_fds=[answer.fileno()],
+            pass_fds=descriptors,
             env=environ,
         )
         note_helper(process.pid)
@@ -185,9 +185,10 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
 
 
-def _describe(path: str, topics: Sequence[str], groups: Sequence[str], with_beat: bool, out: IO[str]) -> dict[str, Any]:
+def _describe(
+    path: str, url: str | None, topics: Sequence[str], groups: Sequence[str], with_beat: bool, out: IO[str]
+) -> dict[str, Any]:
     began = time.monotonic()
-    url = os.environ.pop(_URL, None)  # the app's own code reads EMS_URL, which the command has set
     from emsworker.loader import load_app
 
     try:
@@ -296,6 +297,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as the workers' children do it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the command, which ends us
     unblock()
-    with os.fdopen(int(sys.argv[2]), "w", encoding="utf-8") as out:
-        print(json.dumps(_describe(sys.argv[1], **json.loads(sys.argv[3]), out=out)), file=out, flush=True)
+    with os.fdopen(int(sys.argv[3]), "w", encoding="utf-8") as out:
+        chosen = json.loads(read_scratch(int(sys.argv[2])))
+        print(json.dumps(_describe(sys.argv[1], **chosen, out=out)), file=out, flush=True)
     os._exit(0)  # an app may have started threads

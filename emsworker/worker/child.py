@@ -29,6 +29,7 @@ from emsworker.core.model import Order
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.runnable import Runnable, watch_threads
+from emsworker.core.process.scratch import read_scratch
 from emsworker.core.process.signals import unblock
 from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
@@ -408,11 +409,18 @@ def _result_writer(app: Ems) -> ResultWriter:
     return ResultWriter(app.settings.result_ttl_s, RedisResults(app.settings.redis_url, app.stream.stream_id))
 
 
+def _read_spec(arguments: Sequence[str]) -> ChildSpec:
+    try:
+        return ChildSpec.from_json(read_scratch(int("".join(arguments))))
+    except (OSError, ValueError):
+        return ChildSpec.from_json("")  # the error is the same
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a child and return its exit code; user errors are reported in one line, without a traceback."""
     claim_role("worker")
     try:
-        spec = ChildSpec.from_json("".join(arguments)).with_addresses()
+        spec = _read_spec(arguments)
     except EmsError as error:
         print(f"Error: {error}", file=sys.stderr)
         return USAGE

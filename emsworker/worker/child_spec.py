@@ -1,4 +1,4 @@
-"""Protocol between a supervisor and its child: instructions on the command line, reports over a pipe, exit codes.
+"""Protocol between a supervisor and its child: instructions in a file, reports over a pipe, exit codes.
 
 The exit code is for the supervisor: 0 if the child was told to stop; USAGE if the app or the settings are wrong, so
 that another child would fail too; anything else is a crash. A child that wants to be replaced says so in its last
@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import select
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
@@ -20,7 +20,6 @@ from emsworker.core.servers import MAIN
 USAGE, FAILED = 2, 1
 READY, ENDING, RECYCLING, HUNG, TALLY = "ready", "ending", "recycling: ", "hung: ", "tally: "
 AWAY, HEALTH = "away: ", "health: "
-_URL, _REDIS_URL = "EMS_CHILD_URL", "EMS_CHILD_REDIS_URL"
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class WorkDone:
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """The supervisor's instructions to a child, as JSON on its command line.
+    """The supervisor's instructions to a child, as JSON in a file that it inherits.
 
     Args:
         app: ``module`` or ``module:name``.
@@ -127,19 +126,12 @@ class ChildSpec:
         return (not self.topics or topic in self.topics) and (group is None or not self.groups or group in self.groups)
 
     def to_json(self) -> str:
-        """Serialize for the command line, without addresses: any user can read it, and addresses have passwords."""
-        return json.dumps(asdict(self) | {"url": None, "redis_url": None})
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Environment variables with the addresses; other users cannot read them."""
-        if self.url is None:
-            return {}
-        return {_URL: self.url, _REDIS_URL: self.redis_url or ""}
+        """Serialize for the child; the addresses have passwords, so that nobody else may read it."""
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> ChildSpec:
-        """Parse the command line.
+        """Parse what the supervisor has written.
 
         Raises:
             EmsError: the text is not a serialized :class:`ChildSpec`.
@@ -149,11 +141,6 @@ class ChildSpec:
             return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
         except (ValueError, TypeError, KeyError, RecursionError):
             raise EmsError("a child was not told by a supervisor what to do; run `ems worker`") from None
-
-    def with_addresses(self) -> ChildSpec:
-        """Return a copy with the addresses that the supervisor set in the environment, and remove them there."""
-        url, redis_url = os.environ.pop(_URL, None), os.environ.pop(_REDIS_URL, None)
-        return replace(self, url=url, redis_url=redis_url or None)
 
     def tell(self, text: str) -> None:
         """Report "ready" to the supervisor, or in one line an error or the reason why this process ends."""

@@ -4,8 +4,8 @@ It imports no task code, so a task cannot crash it. Its children learn of its de
 child dies, the supervisor ends its leases at once, so that its work need not wait until they expire.
 
 Each child has a pipe to report that it is ready, or in one line why it cannot be. Output of tasks goes where the
-supervisor's own output goes. Addresses with passwords reach children in their environment, which other users cannot
-read, never on their command lines.
+supervisor's own output goes. What children are told, addresses with passwords included, they read from a file without
+a name, never from their command lines, which every user can read.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import watch_threads
+from emsworker.core.process.scratch import open_scratch
 from emsworker.core.process.signals import blocked, ignore_stops
 from emsworker.core.servers import MAIN
 from emsworker.core.terminal_text import harmless
@@ -97,6 +98,7 @@ class _Slot:
     health: ChildHealth = field(default_factory=ChildHealth)
     heard_at: float = 0.0
     work: WorkDone = field(default_factory=WorkDone)
+    unread: bytes = b""  # the beginning of a report whose end has not arrived
 
     @property
     def alive(self) -> bool:
@@ -117,14 +119,13 @@ class _Slot:
         self.process_id = uuid.uuid4().hex
         reader, writer = os.pipe()
         spec = replace(spec, process_id=self.process_id, status=writer, number=self.number, server=self.server)
-        command = [sys.executable, "-m", "emsworker.worker.child", spec.to_json()]
         try:
-            with blocked():  # until it has its own handlers: a stop before that still ends it in order
+            # Until it has its own handlers: a stop before that still ends it in order.
+            with open_scratch(spec.to_json()) as told, blocked():
                 self.process = subprocess.Popen(
-                    command,
+                    [sys.executable, "-m", "emsworker.worker.child", str(told.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[spec.parent, writer],
-                    env={**os.environ, **spec.addresses},
+                    pass_fds=[spec.parent, writer, told.fileno()],
                 )
         finally:
             os.close(writer)
@@ -133,7 +134,7 @@ class _Slot:
         self.ready = self.told = self.restarting = self.ending = self.said_away = False
         self.silent_s = 0.0
         self.health, self.starts = ChildHealth(), self.starts + 1
-        self.last_words, self.ready_at, self.work = "", None, WorkDone()
+        self.last_words, self.ready_at, self.work, self.unread = "", None, WorkDone(), b""
         return self.process.pid
 
     def tell(self, number: signal.Signals) -> None:
@@ -146,14 +147,16 @@ class _Slot:
         """Read from the child's pipe what has arrived: "ready", errors, or nothing but that it runs; note its end."""
         assert self.status is not None
         try:
-            said = os.read(self.status.fileno(), 65536).decode(errors="replace")
+            said = os.read(self.status.fileno(), 65536)
         except BlockingIOError:
             return []
         if not said:
             self.close_status()
         if not said or (self.ready_at is not None and not self.ending):
             self.silent_s = 0.0
-        return [text for text in said.split("\0") if text]
+        # A pipe may be read in the middle of a report: what has no end yet waits for the next read, or for the last.
+        *whole, self.unread = (self.unread + said + (b"" if said else b"\0")).split(b"\0")
+        return [text.decode(errors="replace") for text in whole if text]
 
     def close_status(self) -> None:
         """Close the pipe."""

@@ -30,6 +30,7 @@ NASTY = [
 ARGUMENTS = {
     "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
+    "servers retire": ["main"],
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],
     "groups replay": ["t", "g", "--dry-run"], "groups reset": ["t", "g", "--dry-run"],
     "groups skip": ["t", "g", "--dry-run"],

@@ -29,7 +29,7 @@ ALL = dict(walk(ems))
 
 
 def test_every_command_of_the_contract_is_there() -> None:
-    wanted = """worker beat migrate check grants servers servers.list clients top trace send completion topics topics.list topics.create topics.change topics.move
+    wanted = """worker beat migrate check grants servers servers.list servers.retire clients top trace send completion topics topics.list topics.create topics.change topics.move
     topics.delete topics.purge topics.stale cancel groups groups.list groups.create groups.change groups.delete
     groups.reset groups.limit groups.replay groups.skip messages messages.list messages.peek messages.get
     messages.contains dead

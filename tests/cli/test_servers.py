@@ -14,6 +14,7 @@ from emsworker import Ems
 from emsworker.core.ids import new_client_id
 from emsworker.local import LocalDatabase
 from emsworker.store.cluster import clients
+from emsworker.store.engine.session import Session
 from emsworker.store.topics import create_topic
 from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
 from tests.support.several import Several, several_databases
@@ -214,3 +215,39 @@ def test_the_check_names_pointers_without_a_server_and_tables_without_transactio
     assert checked.returncode == 1 and set(found) == {"EMS_SERVERS", "engine"}, found
     assert found["EMS_SERVERS"]["value"] == "does not name 'west'" and "'lost'" in found["EMS_SERVERS"]["fix"]
     assert found["engine"]["value"] == "ems_leader is in MyISAM"
+
+
+def test_a_move_names_the_servers_that_it_could_not_tell(run: Run, several: Several) -> None:
+    moved = run("topics", "move", "mail", "--to", "east", EMS_SERVERS=_with_one_away(several))
+    assert moved.returncode == 0 and "Away, and not told: west." in moved.stderr, moved.stderr
+
+
+def test_a_server_is_retired(run: Run, several: Several) -> None:
+    refused = run("servers", "retire", "east")
+    assert refused.returncode == 2 and "topics are still created on 'east' by these patterns" in refused.stderr
+    setting = {"EMS_SERVERS": several.setting()}
+    planned = run("servers", "retire", "east", "--dry-run", **setting)
+    assert planned.returncode == 0 and planned.stdout.splitlines()[1].split() == ["orders.new", "main"]
+    late = run("servers", "retire", "east", "--timeout", "0s", **setting)
+    assert late.returncode == 1, late.stdout
+    assert late.stderr.splitlines()[-1] == (
+        "Error: server east is not retired: group 'billing' of topic 'orders.new' has 1 message left on 'east'"
+    )
+    assert (
+        run("groups", "reset", "orders.new", "billing", "--to", "latest", "--server", "east", "--yes").returncode == 0
+    )
+    with _client(several, "main", "alpha"):
+        several.database("main").call(_know_east)
+        known = run("servers", "retire", "east", "--json", **setting)
+        assert known.returncode == 1 and "1 live process has 'east' in EMS_SERVERS: alpha (p)" in known.stderr
+        assert json.loads(known.stdout)["topics"] == []
+    several.database("main").call(lambda session: clients.delete_process(session, "p"))
+    done = run("servers", "retire", "east", **setting)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Server east is retired: take it out of EMS_SERVERS, and switch it off.\n"
+    assert run("send", "orders.new", "3", EMS_SERVERS="").returncode == 0
+    assert {one["messages"] for one in json.loads(run("topics", "list", "--json", EMS_SERVERS="").stdout)} == {1}
+
+
+def _know_east(session: Session) -> None:
+    clients.register(session, [new_client_id("10.0.0.6")], "p", "alpha", 300, ["main", "east"])

@@ -1,6 +1,7 @@
 """Everything that reads text or bytes of the outside: it understands them, or raises an error of ours. Nothing else."""
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from emsworker.core.errors import ConfigError, DecodeError, EmsError, Ignore
 from emsworker.core.ids import check_name, encode_key, parse_uid
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Message
+from emsworker.core.process.scratch import open_scratch, read_scratch
 from emsworker.core.schedule import parse_timetable
 from emsworker.core.selection.filters import Filter
 from emsworker.core.url import DatabaseUrl, redact
@@ -186,10 +188,11 @@ _SPEC = ChildSpec("m:app", ("t",), (), 1, "p", "n", "INFO", 3, status=4)
 
 @nasty.few(4)
 @given(nasty.texts, st.lists(nasty.texts, max_size=3))
-def test_what_a_child_is_told_on_its_command_line(name: str, topics: list[str]) -> None:
+def test_what_a_child_is_told(name: str, topics: list[str]) -> None:
     spec = replace(_SPEC, name=name, app=name, topics=tuple(topics), url="mysql://u:s3cret@h/d")
-    assert "s3cret" not in spec.to_json() and "s3cret" not in repr(spec)
-    assert ChildSpec.from_json(spec.to_json()) == replace(spec, url=None)
+    assert "s3cret" not in repr(spec)
+    with open_scratch(spec.to_json()) as file:
+        assert ChildSpec.from_json(read_scratch(os.dup(file.fileno()))) == spec
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"topics": 1}', "[" * 100_000])

@@ -4,7 +4,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -440,3 +440,86 @@ def test_no_topic_moves_to_a_server_that_live_processes_do_not_know(several: Sev
     before.close()
     with app.consumer("letters", "new"):
         _move(app, "letters", "orders")
+
+
+@pytest.mark.parametrize("fate", ["dead", "silent"])
+def test_a_move_does_not_wait_for_a_server_that_has_nothing_to_do_with_it(several: Several, fate: str) -> None:
+    app = Ems(url=several.url, servers=several.setting())
+    for topic in ("parcels", "letters"):
+        app.send(topic, 1)
+    _move(app, "letters", "mail")
+    _move(app, "letters", "main")  # so that mail has a row of it
+    with _out_of_reach(several, "mail", fate) as servers:
+        now = Ems(url=several.url, servers=servers)
+        for topic in ("parcels", "letters"):
+            began = ticks()
+            moved = TopicMove(now, topic, "orders").run(timeout_s=5)
+            assert (moved.sources[-1:], moved.untold) == (("main",), ("mail",)) and ticks() - began < 15
+            now.send(topic, 2)
+            assert _bodies(several, "orders", topic) == [b"2"]
+        for target, error in (("mail", "could not be reached"), ("main", "may have sent them already")):
+            if target == "main":  # mail had the topic later than main
+                _move(app, "letters", "mail")
+                _move(app, "letters", "orders")
+                with app.transaction() as tx:
+                    tx.send("letters", 3)
+            with pytest.raises(StoreUnavailable, match=error):
+                TopicMove(now, "letters", target).run(timeout_s=5)
+            assert app.server_of("letters") == "orders"
+        now.close()
+    assert TopicMove(app, "letters", "orders").run(timeout_s=5).untold == ()
+    told = several.database("mail").call(lambda session: get_topic(session, "letters"))
+    assert told is not None and told.server == "orders"
+    app.close()
+
+
+def test_a_topic_is_not_moved_while_the_server_is_away_that_may_keep_it(several: Several, app: Ems) -> None:
+    app.send("parcels", 1)
+    _move(app, "parcels", "mail")
+    with _out_of_reach(several, "mail", "dead") as servers:
+        now = Ems(url=several.url, servers=servers)
+        with pytest.raises(StoreUnavailable, match="keeps topic 'parcels', and server 'mail' may"):
+            TopicMove(now, "parcels", "orders").run(timeout_s=5)
+        now.close()
+
+
+def test_a_move_that_was_interrupted_is_finished_while_a_third_server_is_away(several: Several, app: Ems) -> None:
+    app.send("orders.new", "before")
+    _close(several, "orders", "main")
+    with _out_of_reach(several, "mail", "dead") as servers:
+        now = Ems(url=several.url, servers=servers)
+        _move(now, "orders.new", "main")
+        now.send("orders.new", "after")
+        now.close()
+    assert _bodies(several, "main", "orders.new") == [b"after"]
+
+
+def test_groups_do_not_begin_while_the_server_is_away_on_which_they_have_work(several: Several, app: Ems) -> None:
+    app.server("main").group(app.broker.topic("parcels"), "readers")
+    app.send("parcels", 1)
+    with pytest.raises(MoveUnfinished):
+        TopicMove(app, "parcels", "mail").run(timeout_s=0)
+    app.send("parcels", 2)
+    with (
+        _out_of_reach(several, "orders", "dead") as servers,  # it has nothing to do with it
+        closing(Ems(url=several.url, servers=servers)) as now,
+        pytest.raises(MoveUnfinished, match="readers 1"),
+    ):
+        TopicMove(now, "parcels", "mail").run(timeout_s=0)
+    _begin_without(several, "mail")
+    Admin(several.database("main")).reset_group("parcels", "readers", "latest")
+    _move(app, "parcels", "mail")
+    assert not Admin(several.database("mail")).groups("parcels")[0][1].paused
+
+
+def _begin_without(several: Several, target: str) -> None:
+    """Give a move again while the server is away that the topic has come from: main cannot be, but by its address."""
+    url = urlsplit(several.url)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+    away = f"mysql://{url.username}:{url.password}@127.0.0.1:{port}{url.path}"
+    with (
+        closing(Ems(url=away, servers=several.setting())) as now,
+        pytest.raises(MoveUnfinished, match="server 'main', which"),
+    ):
+        TopicMove(now, "parcels", target).run(timeout_s=0)

@@ -1,14 +1,19 @@
 """The state machine of alarms, and the alarms of one group as the Spark job keeps them."""
 
+import os
+import signal
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emsworker.admin.receivers import deliver
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step, advance, evaluate, parse_share
-from emsworker.core.errors import ConfigError
+from emsworker.core.errors import ConfigError, DeliveryFailed
 from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
 
 PLACE = ("orders", "sellers")
@@ -123,3 +128,16 @@ def test_a_rule_that_is_taken_away_and_a_group_that_is_gone_are_resolved() -> No
     assert after == told([LAG], [(1, {"lag": 0})])[1]
     (event,) = GroupAlarms([LAG], PLACE, state).end(START)
     assert (event["event"], event["text"]) == ("resolved", "lag resolved: the group is gone")
+
+
+def test_a_program_that_leaves_another_one_running_is_not_waited_for(tmp_path: Path) -> None:
+    program = tmp_path / "tell"
+    program.write_text('#!/bin/sh\nsleep 300 &\necho $! > "$0.pid"\necho no room >&2\nexit 3\n')
+    program.chmod(0o700)
+    began = time.monotonic()
+    try:
+        with pytest.raises(DeliveryFailed, match="ended with 3: no room"):
+            deliver("command", str(program), "{}", [str(program)])
+        assert time.monotonic() - began < 15, "the other one has its standard error still open"
+    finally:
+        os.kill(int((tmp_path / "tell.pid").read_text()), signal.SIGKILL)

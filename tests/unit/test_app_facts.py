@@ -65,3 +65,10 @@ def test_the_step_that_took_too_long_is_named(environ: dict[str, str], monkeypat
     monkeypatch.setattr(app_facts, "_TIMEOUT_S", 10)
     with pytest.raises(AppNotFound, match=r"imported in .* s, but checking its 1000 groups against the stream takes"):
         _describe(SLOW, environ)
+
+
+def test_thousands_of_topics_are_more_than_an_argument_holds(environ: dict[str, str]) -> None:
+    topics = [f"a.topic.with.a.long.name.{number}" for number in range(5000)]
+    Path("many_app.py").write_text(MANY)
+    facts = describe_app("many_app:app", environ, "mysql://nobody@127.0.0.1:1/none", topics)
+    assert len(facts.handlers) == 1000 and facts.refusal is not None

@@ -119,6 +119,12 @@ def find_without(session: Session, server: str) -> list[str]:
     return [f"{name} ({process_id})" for name, process_id, servers in found if server not in servers.split()]
 
 
+def find_with(session: Session, server: str) -> list[str]:
+    """Find the live processes that know a server of that name; return their names and ids."""
+    found = session.rows(_SQL.list_named_servers)
+    return [f"{name} ({process_id})" for name, process_id, servers in found if server in servers.split()]
+
+
 def try_to_lead(session: Session, service: str, holder: str, lease_s: float) -> bool:
     """Take or keep the leadership of a service; return True if ``holder`` leads."""
     args = {"service": service, "holder": holder, "lease_s": lease_s}

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, literal
+from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, literal, utc
 from emsworker.store.stream.guards import kept_topic_id_text
 
 _SQL = Statements(__name__)
 _LATER_S = 60
+FORWARDED = b"\0forwarded "  # before the id of a message that was accepted from another server; senders' keys are text
 
 Run = Callable[[Sql], Sequence[Sequence[Any]]]
 
@@ -91,3 +93,9 @@ def sweep(session: Session, limit: int) -> int:
         else:
             session.execute(_SQL.delete_expired, args)
     return len(rows)
+
+
+def find_last(session: Session) -> tuple[str, datetime] | None:
+    """Return the topic and the end of the key of a sender that counts longest; ``None`` if none counts any more."""
+    rows = session.rows(_SQL.find_last, {"forwarded": FORWARDED})
+    return (rows[0][0], utc(rows[0][1])) if rows else None

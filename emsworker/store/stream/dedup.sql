@@ -41,3 +41,8 @@ DELETE FROM ems_dedup WHERE topic_id = %(topic_id)s AND `key` = %(key)s AND uid 
 
 -- name: look_later
 UPDATE ems_dedup SET look_at = NOW(6) + INTERVAL %(later_s)s SECOND WHERE topic_id = %(topic_id)s AND `key` = %(key)s AND uid = %(uid)s
+
+-- name: find_last
+-- One dive, but for the ids of messages that other servers have forwarded: those are no keys of senders.
+SELECT t.name, d.look_at FROM ems_dedup d FORCE INDEX (look) JOIN ems_topic t ON t.id = d.topic_id
+WHERE d.look_at > NOW(6) AND LEFT(d.`key`, 11) <> %(forwarded)s ORDER BY d.look_at DESC LIMIT 1

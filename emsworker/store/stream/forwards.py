@@ -24,12 +24,12 @@ from emsworker.store.engine.errors import Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, insertion
 from emsworker.store.stream import outbox
+from emsworker.store.stream.dedup import FORWARDED
 from emsworker.store.stream.guards import hold_unmoved
 from emsworker.store.stream.messages import row_bytes
 
 _SQL = Statements(__name__)
 _REMEMBERED_S = 7 * 86_400
-_KEY = b"\0forwarded "  # no dedup key of a sender begins like that: theirs are text
 _STATEMENT_BYTES, _PACKET_SLACK = 2 << 20, 8192
 _RACES = 10
 
@@ -116,7 +116,7 @@ def _accept(session: Session, kept: KeptTopic, messages: Sequence[NewMessage]) -
     new = [message for message in messages if message.uid not in accepted]
     if new:
         common = {"topic_id": topic_id, "remembered_s": _REMEMBERED_S}
-        keys = [common | {"key": _KEY + message.uid, "uid": message.uid} for message in new]
+        keys = [common | {"key": FORWARDED + message.uid, "uid": message.uid} for message in new]
         session.execute(insertion(_SQL.remember, session.mogrify_all(_SQL.remembered_row, keys)))
     most = min(_STATEMENT_BYTES, session.most_bytes - _PACKET_SLACK)
     for part in in_batches(new, row_bytes, most):
@@ -126,9 +126,9 @@ def _accept(session: Session, kept: KeptTopic, messages: Sequence[NewMessage]) -
 
 def find_accepted(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
     """Return those messages that were accepted here in the last week."""
-    keys = [_KEY + uid for uid in uids]
+    keys = [FORWARDED + uid for uid in uids]
     found = session.rows(_SQL.find_accepted, {"topic_id": topic_id, "keys": keys}) if keys else ()
-    return {bytes(key).removeprefix(_KEY) for (key,) in found}
+    return {bytes(key).removeprefix(FORWARDED) for (key,) in found}
 
 
 def list_waiting(session: Session, topic_id: int) -> list[bytes]:
@@ -148,7 +148,7 @@ def delete(session: Session, topic_id: int, uids: Sequence[bytes], last_move: in
             return False
         for text in outbox.delete_texts(topic_id, list(uids)):
             session.execute(text)
-        session.execute(_SQL.forget, {"topic_id": topic_id, "keys": [_KEY + uid for uid in uids]})
+        session.execute(_SQL.forget, {"topic_id": topic_id, "keys": [FORWARDED + uid for uid in uids]})
         return True
 
     return not uids or session.transaction(work)

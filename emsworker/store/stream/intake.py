@@ -108,6 +108,11 @@ def count_refused(session: Session, limit: int = 1000) -> int:
     return int(session.rows(_SQL.count_refused, {"limit": limit})[0][0])
 
 
+def count_waiting(session: Session, limit: int = 1000) -> int:
+    """Count the rows that are neither sent nor refused, up to ``limit``."""
+    return int(session.rows(_SQL.count_waiting, {"limit": limit})[0][0])
+
+
 def find_refused(session: Session, after: int, limit: int) -> list[int]:
     """List the ids of refused rows, those above ``after``, in order."""
     return [int(row) for (row,) in session.rows(_SQL.find_refused, {"after": after, "limit": limit})]

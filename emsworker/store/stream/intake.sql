@@ -27,6 +27,10 @@ SELECT id, topic, created_at, refused_at FROM ems_publish WHERE refused_at IS NO
 -- At most so many are counted.
 SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NOT NULL LIMIT %(limit)s) r
 
+-- name: count_waiting
+-- At most so many are counted.
+SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL LIMIT %(limit)s) r
+
 -- name: find_refused
 SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
