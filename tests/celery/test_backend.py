@@ -1,5 +1,6 @@
 """The result backend: a worker in this process, the broker a Redis, so that only results are on a stream."""
 
+import gc
 import os
 import threading
 import time
@@ -256,7 +257,7 @@ def test_failures_come_with_their_exception_and_traceback(app: Celery, worker: A
 
 @pytest.mark.parametrize("always_retry", [True, False])
 def test_a_result_outlives_an_outage_of_any_length_if_celery_is_told_so(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, always_retry: bool
+    app: Celery, monkeypatch: pytest.MonkeyPatch, always_retry: bool
 ) -> None:
     backend, tries, put = app.backend, list[None](), store.put
     monkeypatch.setattr(backend, "always_retry", always_retry)
@@ -272,10 +273,33 @@ def test_a_result_outlives_an_outage_of_any_length_if_celery_is_told_so(
     if always_retry:
         backend.store_result("id", 7, states.SUCCESS)
         assert app.AsyncResult("id").get(timeout=WAIT_S) == 7
-        assert len([line for line in caplog.messages if "Retrying" in line]) == 3
+        assert len(tries) == 4
     else:
         with pytest.raises(StoreUnavailable):
             backend.store_result("id", 7, states.SUCCESS)
+
+
+def test_every_object_of_a_task_gets_its_result(app: Celery, worker: Any) -> None:
+    result = group(_task(app, "add").s(number, 1) for number in range(3)).apply_async()
+    others = [[app.AsyncResult(one.id) for one in result] for _ in range(2)]
+    assert [one.get(timeout=WAIT_S) for same in others for one in same] == [1, 2, 3] * 2
+    assert result.get(timeout=WAIT_S) == [1, 2, 3]
+    failed = group([_task(app, "fail").s()]).apply_async()
+    with pytest.raises(KeyError, match="why"):
+        app.AsyncResult(failed[0].id).get(timeout=WAIT_S)
+
+
+def test_an_object_that_is_collected_leaves_the_others_of_its_task_waiting(app: Celery) -> None:
+    kept, dropped = app.AsyncResult("id"), app.AsyncResult("id")
+    seen: list[Any] = []
+    for one in (kept, dropped):
+        one.then(lambda result: seen.append(result.result), weak=True)
+    del one, dropped
+    gc.collect()
+    timer = _store_later(app.backend, "id")
+    assert kept.get(timeout=WAIT_S) == 1
+    assert seen[0] == 1
+    timer.join()
 
 
 def test_ignored_results_are_not_stored(app: Celery, worker: Any, database: str) -> None:
@@ -313,8 +337,9 @@ def test_ten_thousand_results_are_joined_by_few_queries(app: Celery) -> None:
 def test_chords_send_their_body_once(app: Celery, worker: Any) -> None:
     add = _task(app, "add")
     assert chord(add.s(number, number) for number in range(20))(add.s()).get(timeout=WAIT_S) == 380
-    nested = chord([add.s(1, 1), chain(add.s(1, 1), group(add.s(2), add.s(3)))])(_task(app, "ident").s())
-    assert nested.get(timeout=WAIT_S) == [2, [4, 5]]
+    for _ in range(20):  # Celery before 5.7 takes some of them for complete when a part still runs
+        nested = chord([add.s(1, 1), chain(add.s(1, 1), group(add.s(2), add.s(3)))])(_task(app, "ident").s())
+        assert nested.get(timeout=WAIT_S) == [2, [4, 5]]
     steps = chain(
         add.s(1, 1), group(add.s(number) for number in range(3)), add.s(), chord([add.s(1), add.s(2)], add.s())
     )

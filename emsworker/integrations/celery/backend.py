@@ -15,7 +15,7 @@ from celery.backends.asynchronous import AsyncBackendMixin
 from celery.backends.base import BaseKeyValueStoreBackend
 from celery.canvas import maybe_signature
 from celery.exceptions import BackendStoreError, ChordError
-from celery.result import GroupResult, allow_join_result
+from celery.result import GroupResult
 from celery.utils.functional import _regen
 from celery.utils.time import get_exponential_backoff_interval
 from kombu.exceptions import EncodeError
@@ -28,7 +28,7 @@ from emsworker.integrations.celery.bodies import unpacked
 from emsworker.integrations.celery.startup import ends_worker, name_broker, starting_worker
 from emsworker.integrations.celery.storage import Storage, lost, storage_of
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.integrations.celery.waiting import UNREADABLE, ResultConsumer
+from emsworker.integrations.celery.waiting import UNREADABLE, ResultConsumer, values_of, wait_for_members, wait_with
 from emsworker.store.celery import chords, results
 from emsworker.store.celery.chords import ChordPart
 from emsworker.store.celery.results import StoredValue, check_key
@@ -193,6 +193,21 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             while self._storage.call(partial(sweep, limit=_SWEEP)) == _SWEEP:
                 pass
 
+    # Before Celery 5.7 only the first object of a task is told of its end, and any object that is collected ends the
+    # waiting of all (its issue 4925).
+
+    def _add_pending_result(self, task_id: str, result: Any, weak: bool = False) -> None:
+        super()._add_pending_result(task_id, result, weak=weak)
+        if (first := self.result_consumer.first_of(task_id)) is not None:
+            wait_with(first, result)
+
+    def remove_pending_result(self, result: Any) -> Any:
+        """Wait with an object no longer."""
+        first = self.result_consumer.first_of(result.id)
+        if first is not None and first is not result:
+            return result
+        return super().remove_pending_result(result)
+
     # -- chords --------------------------------------------------------------------------------------------------------
 
     def apply_chord(self, header_result_args: Sequence[Any], body: Any, **kwargs: Any) -> None:
@@ -264,15 +279,18 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             raise BackendStoreError(str(error), state=state, task_id=request.id) from error
         if entry is not None:
             self._write(entry)  # committed first: a body of nested groups reads it
-        self._storage.publish(lambda session: self._arrive(session, part, request), self.app)
+        # Nothing is waited for while the chord's row is locked: a part that is waited for may want to count there.
+        # Celery before 5.7 takes a chord with a group at the end of a chain for complete too early.
+        nested = self._join_nested(request.group)
+        self._storage.publish(lambda session: self._arrive(session, part, request, nested), self.app)
 
-    def _arrive(self, session: Any, part: ChordPart, request: Any) -> None:
+    def _arrive(self, session: Any, part: ChordPart, request: Any, nested: list[Any] | ChordError | None) -> None:
         bodies = chords.arrive(session, part, ())
         if bodies is None:
             return
         callback = maybe_signature(request.chord, app=self.app)
         try:
-            values = self._values(request.group, bodies)
+            values = self._values(bodies, nested)
         except ChordError as error:  # it becomes the result of the body
             log.exception("chord %s failed", request.group)
             self.chord_error_from_stack(callback, error)
@@ -290,19 +308,23 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             log.exception("the body of chord %s could not be sent", request.group)
             self.chord_error_from_stack(callback, _chord_error(f"Callback error: {error!r}", error))
 
-    def _values(self, group_id: str, bodies: Sequence[bytes]) -> list[Any]:
-        """Return the results of a chord's header, or raise ChordError for the first failure."""
-        values = [self._value(body) for body in bodies]
+    def _join_nested(self, group_id: str) -> list[Any] | ChordError | None:
+        """Wait for the results of a header with groups in it; ``None`` if there is no such header."""
         header = GroupResult.restore(group_id, backend=self)
         if header is None:
-            return values
-        header.on_ready()
+            return None
         try:
-            with allow_join_result():
-                joined: list[Any] = header.join_native(timeout=self.app.conf.result_chord_join_timeout, propagate=True)
+            wait_for_members(self, header, self.app.conf.result_chord_join_timeout)
+            return values_of(header)
         except Exception as error:
-            raise _chord_error(f"Join error: {error!r}", error) from error
-        return joined
+            return _chord_error(f"Join error: {error!r}", error)
+
+    def _values(self, bodies: Sequence[bytes], nested: list[Any] | ChordError | None) -> list[Any]:
+        """Return the results of a chord's header, or raise ChordError for the first failure."""
+        values = [self._value(body) for body in bodies]
+        if isinstance(nested, ChordError):
+            raise nested
+        return values if nested is None else nested
 
     def _value(self, body: bytes) -> Any:
         try:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from celery import states
 from celery.backends.asynchronous import BaseResultConsumer
+from celery.exceptions import TimeoutError
+from celery.result import AsyncResult, GroupResult
 from kombu.exceptions import KombuError
 
 from emsworker.core.errors import EmsError
+from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.poller import Waiter
 
 log = logging.getLogger(__name__)
@@ -54,6 +59,13 @@ class ResultConsumer(BaseResultConsumer):
         if meta["status"] in states.READY_STATES:
             self.cancel_for(meta["task_id"])
 
+    def first_of(self, task_id: str) -> Any | None:
+        """Return the only object of a task that Celery before 5.7 tells of its end; ``None`` with a later Celery."""
+        if not hasattr(self, "_get_pending_result"):
+            return None
+        concrete, weak = self._pending_results
+        return concrete.get(task_id, weak.get(task_id))
+
     def on_wait_for_pending(self, result: Any, **kwargs: Any) -> None:
         """Look at once: somebody begins to wait."""
         self.backend.poller.hurry()
@@ -74,3 +86,59 @@ class ResultConsumer(BaseResultConsumer):
             log.warning("the result of task %s cannot be read: %s", task_id, error)
             return {"task_id": task_id, "status": states.FAILURE, "result": error, "traceback": None, "children": []}
         return meta
+
+
+def wait_with(first: Any, result: Any) -> None:
+    """Pass the outcome of a task on from the object that Celery tells of it to another one of the same task.
+
+    Args:
+        first: what Celery keeps until the task has ended.
+        result: what waits, too; a group is told by its members.
+    """
+    if first is result or not isinstance(result, AsyncResult) or getattr(result, "_waits_with", None) is first:
+        return
+    result._waits_with = first  # Celery may refer to it weakly
+    first.on_ready.then(lambda told: result._maybe_set_cache(told._cache))
+
+
+def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None) -> None:
+    """Wait until all tasks of a group, and of the groups in it, have ended.
+
+    Celery's own ``join_native`` returns before their ends what it was given of a group in a chord.
+
+    Args:
+        backend: where their results are.
+        group: the group; its members know their results afterwards.
+        timeout_s: how long at most; ``None`` for ever.
+
+    Raises:
+        TimeoutError: some have not ended; Celery's.
+    """
+    members = {backend.get_key_for_task(one.id): one for one in _members(group)}
+    waiter, ends_at = Waiter(), math.inf if timeout_s is None else ticks() + timeout_s
+    for key in members:
+        waiter.add(key)
+    backend.poller.hurry()
+    while members:
+        if (left := ends_at - ticks()) <= 0:
+            raise TimeoutError(f"{len(members)} tasks of group {group.id} have not ended")
+        backend.wait_for_news(waiter, left)
+        while waiter.values:
+            meta = backend.decode_result(waiter.values.popleft())
+            if meta["status"] in states.READY_STATES:
+                key = backend.get_key_for_task(meta["task_id"])
+                waiter.discard(key)
+                members.pop(key)._maybe_set_cache(meta)
+
+
+def values_of(group: GroupResult) -> list[Any]:
+    """Return the results of a group whose tasks have ended, groups in it as lists, or raise the first failure."""
+    return [values_of(one) if isinstance(one, GroupResult) else one.maybe_throw() for one in group.results]
+
+
+def _members(group: GroupResult) -> Iterator[AsyncResult]:
+    for one in group.results:
+        if isinstance(one, GroupResult):
+            yield from _members(one)
+        else:
+            yield one
