@@ -30,7 +30,7 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LO
 SELECT MAX(r.`offset`) INTO @ems_hi FROM (
   SELECT m.`offset`, ROW_NUMBER() OVER (ORDER BY m.`offset`) AS place,
     SUM(m.size) OVER (ORDER BY m.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
-  FROM (SELECT `offset`, IF(kind = 'message', size, 0) AS size FROM ems_message
+  FROM (SELECT `offset`, size * (kind = 'message') AS size FROM ems_message
     WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= @ems_lo ORDER BY `offset` LIMIT %(batch)s) m
 ) r WHERE @ems_may = 1 AND r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
 

@@ -12,7 +12,7 @@ SELECT IS_USED_LOCK(CONCAT('ems_archive:', LEFT(SHA2(CONCAT(DATABASE(), '/', %(t
 -- column changes it. The Spark side (spark/jobs/archive) builds the same text of a row, which has no body if the message
 -- was cancelled.
 SELECT COUNT(*), COALESCE(SUM(CAST(CONV(LEFT(SHA2(CONCAT_WS('|', `offset`, kind, COALESCE(HEX(uid), '-'), COALESCE(HEX(`key`), '-'),
-  COALESCE(HEX(tag), '-'), SHA2(headers, 256), SHA2(IF(kind = 'cancelled', '', body), 256), IF(kind = 'cancelled', 0, size), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at), producer_id),
+  COALESCE(HEX(tag), '-'), SHA2(headers, 256), SHA2(IF(kind = 'cancelled', '', body), 256), size * (kind <> 'cancelled'), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at), producer_id),
   256), 15), 16, 10) AS UNSIGNED)), 0)
 FROM ems_message FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 

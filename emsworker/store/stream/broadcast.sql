@@ -7,7 +7,7 @@ FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE p.topic_id IN %
 
 -- name: read_sizes
 -- The next rows of a partition, with the sizes of the bodies that will be read.
-SELECT `offset`, IF(kind = 'message', size, 0) FROM ems_message FORCE INDEX (PRIMARY)
+SELECT `offset`, size * (kind = 'message') FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
 -- name: get_log_start
