@@ -69,7 +69,7 @@ log_options = together(
     ),
     click.option(
         "--log-repeats",
-        type=click.IntRange(0),
+        type=click.IntRange(0, 1_000_000),
         default=REPEATS,
         show_default=True,
         metavar="N",

@@ -37,12 +37,12 @@ ARGUMENTS = {
     "messages list": ["t"], "messages peek": ["t", "g"], "dead list": [], "refused list": [], "readers forget": ["b", "--yes"],
     "alarms create": ["a", "--on", "lag", "--replace"], "alarms silence": [], "health": [], "send": ["p", "1"],
     "chaos break": ["{tmp}"], "chaos check": ["{tmp}"], "local start": [], "local stop": [],
-    "worker": ["-A", "nowhere"], "top": ["--json"], "audit": [],
+    "worker": ["-A", "nowhere"], "top": ["--json"], "audit": [], "beat": [],
     "dead requeue": ["--all", "--yes"], "dead delete": ["--all", "--yes"],
 }  # fmt: skip
 WORDS = {"--to", "--from"}  # places in a stream, which click knows as text
 # A server that is started or stopped, a worker, or a second's wait is more than this test wants where the number is a good one.
-GOOD = {"local start", "local stop", "worker", "chaos break", "top", "health"}
+GOOD = {"local start", "local stop", "worker", "beat", "chaos break", "top", "health"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

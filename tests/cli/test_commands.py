@@ -463,7 +463,7 @@ def test_whoever_is_refused_is_told_the_check_of_his_role(ems: Ems, url: str) ->
     assert "`ems check --role producer`" in (ems.folder / "said").read_text()
     assert "`ems check --role producer`" in wrong("send", "t", "1").err
     assert "`ems check --role worker`" in wrong("worker", "-A", "emsapp", "-p", "1").err
-    assert "`ems check --role worker`" in wrong("beat").err
+    assert "`ems check --role beat`" in wrong("beat").err
     assert "`ems check`" in wrong("topics", "list").err
     for report in ("lag", "latency", "deadletters", "topics"):
         assert "`ems check --role reader`" in wrong("pipeline", report).err, report
