@@ -14,9 +14,9 @@ _BATCH = 500
 
 def _check(stage: Stage, count: int) -> None:
     """Everything that was confirmed is there, once, and the offsets have no holes."""
-    stage.check("messages", count, "SELECT COUNT(*) FROM ems_message")
-    stage.check("highest offset", count, "SELECT MAX(`offset`) FROM ems_message")
-    stage.check("different uids", count, "SELECT COUNT(DISTINCT uid) FROM ems_message")
+    stage.check("messages", count, "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0")
+    stage.check("highest offset", count, "SELECT MAX(`offset`) FROM ems_message WHERE `offset` > 0")
+    stage.check("different uids", count, "SELECT COUNT(DISTINCT uid) FROM ems_message WHERE `offset` > 0")
 
 
 def send(threads: int) -> Callable[[Stage], dict[str, float]]:

@@ -17,7 +17,7 @@ COLUMNS = "`key`, body, `offset`, born_at"
 _PAGE = 10_000
 _FILL = """INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, headers, body, size, born_at)
 SELECT %s, 0, `offset` + %s, UNHEX(MD5(`offset` + %s)), `key`, headers, body, size, born_at
-FROM ems_message WHERE topic_id = %s AND `offset` <= %s"""
+FROM ems_message WHERE topic_id = %s AND `offset` BETWEEN 1 AND %s"""
 
 
 def connect(url: str) -> pymysql.connections.Connection[Any]:

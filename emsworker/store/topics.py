@@ -132,6 +132,7 @@ def _add_partitions(session: Session, topic: Topic) -> None:
     for partition in topic.partition_numbers():
         closed = int(topic.server is not None)
         session.execute(_SQL.add_partition, {"topic_id": topic.id, "partition": partition, "closed": closed})
+        session.execute(_SQL.add_filler, {"topic_id": topic.id, "partition": partition})
 
 
 def change_topic(session: Session, topic: Topic) -> None:
@@ -306,7 +307,7 @@ def _add_cursors(session: Session, topic: Topic, group_id: int, from_start: bool
         log_start, end = session.rows(_SQL.get_extent, {"topic_id": topic.id, "partition": partition})[0]
         session.execute(
             _SQL.add_cursor,
-            {"group_id": group_id, "partition": partition, "next_offset": log_start if from_start else end},
+            {"group_id": group_id, "partition": partition, "next_offset": log_start if from_start else int(end)},
         )
 
 

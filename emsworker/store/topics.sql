@@ -49,6 +49,13 @@ UPDATE ems_topic_guard SET moved = %(moved)s, last_move = %(move)s WHERE topic_i
 INSERT INTO ems_partition (topic_id, `partition`, closed) VALUES (%(topic_id)s, %(partition)s, %(closed)s)
 ON DUPLICATE KEY UPDATE topic_id = topic_id
 
+-- name: add_filler
+-- A small row behind the last message of the partition, at offset 0 of the next number. InnoDB copies the next row in
+-- key order to each page that it adds at the end of a partition: without a filler that is the first message of the next
+-- partition, which can be half a page. IGNORE, because an ON DUPLICATE KEY needs the privilege to change messages.
+INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, kind, headers, body, born_at)
+VALUES (%(topic_id)s, %(partition)s + 1, 0, 'tombstone', '', '', NOW(6))
+
 -- name: change_topic
 UPDATE ems_topic SET {topic_changes} WHERE id = %(id)s
 
@@ -94,9 +101,9 @@ INSERT INTO ems_cursor (group_id, `partition`, next_offset) VALUES (%(group_id)s
 ON DUPLICATE KEY UPDATE group_id = group_id
 
 -- name: get_extent
--- The first offset of a partition and the one after its last row; the lock is shared, so that retention waits for the
+-- The first offset of a partition and the one after its last message; the lock is shared, so that retention waits for the
 -- cursor made from it.
-SELECT p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.log_start - 1) + 1
+SELECT p.log_start, GREATEST(p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s LOCK IN SHARE MODE
 
 -- name: lock_cursors

@@ -162,7 +162,7 @@ def _published(stream_url: str) -> int:
     connection = connect(stream_url.removeprefix("ems+"))
     try:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT COUNT(*) FROM ems_message")
+            cursor.execute("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0")
             return int(cursor.fetchall()[0][0])
     finally:
         connection.close()

@@ -273,7 +273,9 @@ def test_a_reply_queue_has_no_rows_and_gets_what_is_sent_after_its_binding(
     assert client.drain(0.5) == ["hello"]
     assert rows("SELECT COUNT(*) FROM ems_queue") == [(0,)]
     counts = dict(
-        rows("SELECT t.name, COUNT(*) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id GROUP BY t.id")
+        rows(
+            "SELECT t.name, COUNT(*) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 GROUP BY t.id"
+        )
     )
     assert counts == {bus_topic("bus"): 1, bus_topic(""): 1}, "one row each, however many read it"
 
@@ -314,7 +316,7 @@ def test_a_queue_that_is_made_anew_gets_what_is_sent_by_the_remembered_way(
 ) -> None:
     sender, other = program(confirm_publish=confirm), program()
     sender.send("to the old one", WORK)
-    until(lambda: rows("SELECT COUNT(*) FROM ems_message") == [(1,)], 10, "it is sent")
+    until(lambda: rows("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == [(1,)], 10, "it is sent")
     other.channel.queue_delete(WORK.name)
     other.consume(WORK)
     began = ticks()

@@ -16,8 +16,10 @@ from tests.support.streams import Stream
 from tests.support.web import ask, served, write_files
 
 REQUESTS = 1000
-_CALLS = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = 'default'"
-_PRODUCERS = "SELECT COUNT(DISTINCT producer_id) FROM ems_message"
+_CALLS = (
+    "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = 'default'"
+)
+_PRODUCERS = "SELECT COUNT(DISTINCT producer_id) FROM ems_message WHERE `offset` > 0"
 _NEIGHBOUR = """
 from web import web
 

@@ -12,7 +12,7 @@ def test_delayed_messages_run_when_due_and_expired_ones_never(stream: Stream) ->
     due = {number: 1 + number / 10 for number in range(5)}
     stream.wait_ended(range(5))
     late = stream.rows(
-        "SELECT m.body, TIMESTAMPDIFF(MICROSECOND, m.born_at, UTC_TIMESTAMP(6)) FROM ems_message m ORDER BY m.`offset`"
+        "SELECT m.body, TIMESTAMPDIFF(MICROSECOND, m.born_at, UTC_TIMESTAMP(6)) FROM ems_message m WHERE m.`offset` > 0 ORDER BY m.`offset`"
     )
     assert [row[0] for row in late] == [b'{"n":%d}' % number for number in due], "in the order of their times"
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_outbox") == 0, 5, "none is left")

@@ -53,4 +53,6 @@ def test_r23_low_messages_go_on_under_a_flood_of_high_ones(one_stream: Stream) -
     before = [one for one in stream.record.events("end", priority=9) if one["at"] < last_low]
     print(f"20 low ones ended among {len(before)} high ones of {high}")
     assert len(before) > 50, "higher ones come first"
-    assert stream.one("SELECT COUNT(*) FROM ems_message") > len(before) + 100, "the flood never ebbed"
+    assert stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") > len(before) + 100, (
+        "the flood never ebbed"
+    )

@@ -25,7 +25,7 @@ def test_trap_13_a_send_whose_answer_is_lost_is_one_row(stream: Stream, new_app:
             assert receipt.created
             assert stream.value("SELECT body FROM ems_message WHERE `offset` = %s", receipt.offset) == b"%d" % number
         assert proxy.cuts == 5
-        bodies = [row[0] for row in stream.rows("SELECT body FROM ems_message ORDER BY `offset`")]
+        bodies = [row[0] for row in stream.rows("SELECT body FROM ems_message WHERE `offset` > 0 ORDER BY `offset`")]
         assert bodies == [b"%d" % number for number in range(6)]
         app.close()
 
@@ -41,7 +41,7 @@ def test_trap_13_send_many_whose_answer_is_lost(stream: Stream, cut: Cut) -> Non
         assert proxy.cuts == 1
         assert all(receipt.created for receipt in receipts)
         assert len({(receipt.partition, receipt.offset) for receipt in receipts}) == 100
-        assert stream.value("SELECT COUNT(*) FROM ems_message") == 101
+        assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 101
         app.close()
 
 

@@ -55,7 +55,7 @@ class Pair:
 
     def uids(self, number: int) -> list[bytes]:
         with connect(self.servers[number].admin_url) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT uid FROM ems.ems_message")
+            cursor.execute("SELECT uid FROM ems.ems_message WHERE `offset` > 0")
             return [row[0] for row in cursor.fetchall()]
 
 

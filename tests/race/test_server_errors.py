@@ -29,7 +29,9 @@ def test_a_send_that_the_server_refuses_is_confirmed_later_and_is_one_row(
             proxy.arm(INSERT, cut, refusal)
             receipt = app.send("t", number)
             assert not proxy.armed and receipt.created, refusal
-        bodies = [int(row[0]) for row in stream.rows("SELECT body FROM ems_message ORDER BY `offset`")]
+        bodies = [
+            int(row[0]) for row in stream.rows("SELECT body FROM ems_message WHERE `offset` > 0 ORDER BY `offset`")
+        ]
         assert bodies == [-1, *(n for n, one in enumerate(ALL) if cut is Cut.BEFORE or one not in CONFLICTS)]
         app.close()
 

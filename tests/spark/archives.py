@@ -34,7 +34,7 @@ def table_messages(stream: Stream, topic_id: int) -> dict[Place, bytes]:
     """Every row of a topic, all its columns as one hash."""
     rows = stream.rows(
         "SELECT `partition`, `offset`, uid, kind, `key`, tag, headers, body, size, born_at, producer_id "
-        "FROM ems_message WHERE topic_id = %s",
+        "FROM ems_message WHERE topic_id = %s AND `offset` > 0",
         topic_id,
     )
     return {row[:2]: digest(row) for row in rows}

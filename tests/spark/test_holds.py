@@ -210,7 +210,7 @@ def test_retention_takes_nothing_from_a_query_that_is_killed_until_its_hold_expi
         lambda: trimmed(stream) and all(row.lost_at for row in holds.list_holds(stream.session)), 60, "the limit"
     )
     trimmed(stream)
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 0
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 0
     with holder(tmp_path, "2s", "end") as process:
         assert process.wait(_PATIENCE_S) != 0
     assert "have been deleted (its log start offset is" in log()

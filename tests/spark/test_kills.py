@@ -81,7 +81,7 @@ def copied(stream: Stream) -> list[bytes]:
     return [
         body
         for (body,) in stream.rows(
-            "SELECT body FROM ems_message m JOIN ems_topic t ON t.id = topic_id WHERE name = 'out' ORDER BY `partition`, `offset`"
+            "SELECT body FROM ems_message m JOIN ems_topic t ON t.id = topic_id AND `offset` > 0 WHERE name = 'out' ORDER BY `partition`, `offset`"
         )
     ]
 

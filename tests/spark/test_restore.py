@@ -102,7 +102,7 @@ def test_one_group_runs_archived_messages_again_and_no_other(stream: Stream, spa
         progress.flush(stream.session, flush_of(claim, topic, claim.hi))
     bodies = dict(stream.rows("SELECT `offset`, body FROM ems_message WHERE kind = 'message'"))
     archive(spark, tmp_path)
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 0
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 0
     wanted = [offset for offset in range(10, 121) if offset in bodies]
     assert replay(spark, tmp_path, group="g", offsets=(10, 120), dry_run=True)["messages"] == len(wanted)
     done = replay(spark, tmp_path, group="g", offsets=(10, 120))
@@ -115,13 +115,13 @@ def test_one_group_runs_archived_messages_again_and_no_other(stream: Stream, spa
 
     retries = stream.rows("SELECT group_id, `offset`, attempt FROM ems_retry ORDER BY due_at, `offset`")
     assert retries == [(group.id, offset, 0) for offset in wanted]
-    found = stream.rows("SELECT `offset`, body FROM ems_message ORDER BY `offset`")
+    found = stream.rows("SELECT `offset`, body FROM ems_message WHERE `offset` > 0 ORDER BY `offset`")
     assert found == [(offset, bodies[offset]) for offset in wanted]
     assert run_again(stream, topic, group) == found
     assert stream.retries(group) == []
     while retention.delete_restored(stream.session, topic.id, retention.list_restored(stream.session, topic.id)):
         pass
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 0, "and then they go again"
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 0, "and then they go again"
 
 
 def test_a_replay_names_what_is_not_there(stream: Stream, spark: Any, tmp_path: Path) -> None:

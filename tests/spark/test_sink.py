@@ -15,7 +15,10 @@ RETRYING_ROWS = 10_000
 
 
 def bodies(stream: Stream) -> list[bytes]:
-    return [body for (body,) in stream.rows("SELECT body FROM ems_message ORDER BY `partition`, `offset`")]
+    return [
+        body
+        for (body,) in stream.rows("SELECT body FROM ems_message WHERE `offset` > 0 ORDER BY `partition`, `offset`")
+    ]
 
 
 def left_over(stream: Stream) -> tuple[int, int]:
@@ -25,7 +28,7 @@ def left_over(stream: Stream) -> tuple[int, int]:
 def holes(stream: Stream) -> int:
     return int(
         stream.value(
-            "SELECT COALESCE(SUM(m - c), 0) FROM (SELECT MAX(`offset`) AS m, COUNT(*) AS c FROM ems_message GROUP BY topic_id, `partition`) x"
+            "SELECT COALESCE(SUM(m - c), 0) FROM (SELECT MAX(`offset`) AS m, COUNT(*) AS c FROM ems_message WHERE `offset` > 0 GROUP BY topic_id, `partition`) x"
         )
     )
 
@@ -59,7 +62,7 @@ def test_a_data_frame_becomes_messages(stream: Stream, spark: Any) -> None:
     )
     frame.write.format("ems").options(profile="test", autoCreate=True).mode("append").save()
     found = stream.rows(
-        "SELECT `key`, body, headers, size, `partition`, name, HEX(uid) FROM ems_message JOIN ems_topic t ON t.id = topic_id"
+        "SELECT `key`, body, headers, size, `partition`, name, HEX(uid) FROM ems_message JOIN ems_topic t ON t.id = topic_id AND `offset` > 0"
     )
     assert len(found) == 21 and len({row[6] for row in found}) == 21
     for key, body, headers, size, partition, topic, _ in found:
@@ -97,7 +100,9 @@ def test_a_task_that_is_run_again_writes_once_and_keeps_the_order_of_a_key(
     assert Path(marker).exists()
     assert sorted(map(int, bodies(stream))) == list(range(RETRYING_ROWS))
     by_key: dict[bytes, list[int]] = {}
-    for key, body in stream.rows("SELECT `key`, body FROM ems_message ORDER BY `partition`, `offset`"):
+    for key, body in stream.rows(
+        "SELECT `key`, body FROM ems_message WHERE `offset` > 0 ORDER BY `partition`, `offset`"
+    ):
         by_key.setdefault(key, []).append(int(body))
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
     assert stream.value("SELECT COUNT(*) FROM ems_stage_task WHERE sink IS NOT NULL") == 0
@@ -163,7 +168,7 @@ def test_rows_have_priorities_and_delays(stream: Stream, profile: None) -> None:
         delay=(DoubleType(), pa.float64(), [None, 0.0, 60.0, None, 90.5]),
     )
     write(schema, [batch])
-    assert stream.rows("SELECT body, `partition` FROM ems_message ORDER BY `partition`, `offset`") == [
+    assert stream.rows("SELECT body, `partition` FROM ems_message WHERE `offset` > 0 ORDER BY `partition`, `offset`") == [
         (b"now", 0), (b"soon", 0), (b"high", 5000),
     ]  # fmt: skip
     waiting = stream.rows(
@@ -203,7 +208,7 @@ def test_what_was_read_can_be_written_and_keeps_its_priority(stream: Stream, pro
         source = EmsSource({"profile": "test", "subscribe": "from", **options})
         reader = source.reader(source.schema())
         write(source.schema(), [batch for one in reader.partitions() for batch in reader.read(one)])
-    columns = "SELECT `partition`, `key`, tag, headers, body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id"
+    columns = "SELECT `partition`, `key`, tag, headers, body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0"
     sent = sorted(stream.rows(f"{columns} WHERE t.name = 'from'"))
     assert sorted(stream.rows(f"{columns} WHERE t.name = 't'")) == sorted(sent * 2)
     assert {row[0] // 1000 for row in sent} == {0, 3}
@@ -393,7 +398,7 @@ def test_a_query_writes_each_micro_batch_once(stream: Stream, spark: Any, tmp_pa
         return sorted(
             body
             for (body,) in stream.rows(
-                "SELECT body FROM ems_message m JOIN ems_topic t ON t.id = topic_id WHERE name = 't'"
+                "SELECT body FROM ems_message m JOIN ems_topic t ON t.id = topic_id AND `offset` > 0 WHERE name = 't'"
             )
         )
 

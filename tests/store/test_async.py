@@ -15,7 +15,7 @@ import pytest
 from emsworker import Ems, Middleware, Outgoing, PublishTimeout, Receipt, ResultTimeout
 from tests.support.streams import Stream
 
-_BODIES = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s"
+_BODIES = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = %s"
 
 
 def _bodies(stream: Stream, topic: str) -> Counter[int]:

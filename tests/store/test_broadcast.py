@@ -106,7 +106,7 @@ def test_r10_a_reader_stops_at_a_hole_until_it_is_filled_or_closed(stream: Strea
     with _reading(stream, replace_gap(app, 0.05)) as look:
         _place(stream, 7)
         _wait(look, heard, [7])
-    assert stream.rows("SELECT `offset` FROM ems_message WHERE kind = 'tombstone'") == [(5,), (6,)]
+    assert stream.rows("SELECT `offset` FROM ems_message WHERE kind = 'tombstone' AND `offset` > 0") == [(5,), (6,)]
 
 
 def replace_gap(app: Ems, seconds: float) -> Ems:
@@ -125,7 +125,7 @@ def test_r10_retention_goes_by_age_and_whoever_is_overtaken_says_how_many_it_mis
     app.send_many("news", range(1, 11))
     stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 1 DAY WHERE `offset` <= 8")
     trim_all(stream)
-    assert stream.value("SELECT MIN(`offset`) FROM ems_message") == 9, "nobody holds it back"
+    assert stream.value("SELECT MIN(`offset`) FROM ems_message WHERE `offset` > 0") == 9, "nobody holds it back"
     with _reading(stream, app) as look:
         _wait(look, heard, [0, 8, 9, 10])
     assert "slow was overtaken by retention: it missed 7 messages of partition 0 of topic news, from offset 2" in (

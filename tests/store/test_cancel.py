@@ -16,7 +16,7 @@ from emsworker.store.stream import broadcast, outbox, scan
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 
-KINDS = "SELECT kind, COUNT(*) FROM ems_message GROUP BY kind ORDER BY 2"
+KINDS = "SELECT kind, COUNT(*) FROM ems_message WHERE `offset` > 0 GROUP BY kind ORDER BY 2"
 
 
 def retried(stream: Stream, topic: Topic, group: Group, client: str) -> Claim:
@@ -39,7 +39,7 @@ def test_t5_a_delayed_message_is_deleted(stream: Stream) -> None:
     with pytest.raises(UnknownMessage, match=f"topic 't' has no message {receipt.id}"):
         app.cancel(receipt)
     assert outbox.relay_due(stream.session, 10).topic_ids
-    assert stream.value("SELECT uid FROM ems_message").hex() == other.id.replace("-", "")
+    assert stream.value("SELECT uid FROM ems_message WHERE `offset` > 0").hex() == other.id.replace("-", "")
 
 
 def test_t5_a_waiting_message_runs_in_no_group(stream: Stream) -> None:
@@ -84,7 +84,7 @@ def test_t5_a_finished_one_stays_as_it_is(stream: Stream) -> None:
     claim = stream.take(topic, group, stream.client())
     flush(stream.session, flush_of(claim, topic, claim.hi))
     assert not app.cancel(receipt)
-    assert stream.value("SELECT body FROM ems_message") == b"1"
+    assert stream.value("SELECT body FROM ems_message WHERE `offset` > 0") == b"1"
     with pytest.raises(UnknownMessage, match="topic 't' has no message"):
         app.cancel("0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
     with pytest.raises(InvalidName, match="'x' is not a message id"):

@@ -367,7 +367,7 @@ def test_r7_a_dead_letter_carries_its_own_body_and_the_last_error(stream: Stream
     assert claim
     end = dataclasses.replace(failed(1, attempt=2, dead="used up"), error="x" * 9000 + "ValueError: the end \ud800")
     progress.flush(stream.session, flush_of(claim, topic, 2, failures=[end], done_offsets=[(2, 2, 7)]))
-    stream.rows("DELETE FROM ems_message")
+    stream.rows("DELETE FROM ems_message WHERE `offset` > 0")
     found = stream.rows("SELECT `offset`, body, attempts, reason, error, uid IS NULL FROM ems_dead")
     assert [row[:4] for row in found] == [(1, b"1", 2, "used up")]
     assert found[0][4].endswith("ValueError: the end \\ud800")

@@ -13,7 +13,7 @@ from emsworker.store.stream import dedup, outbox
 from tests.support.streams import Stream, flush_of, in_threads
 from tests.support.waiting import until
 
-ALL = "SELECT (SELECT COUNT(*) FROM ems_message) + (SELECT COUNT(*) FROM ems_outbox)"
+ALL = "SELECT (SELECT COUNT(*) FROM ems_message WHERE `offset` > 0) + (SELECT COUNT(*) FROM ems_outbox)"
 OVER = "UPDATE ems_dedup SET expires_at = expires_at - INTERVAL 1 HOUR, look_at = look_at - INTERVAL 1 HOUR"
 
 
@@ -25,7 +25,7 @@ def test_w9_a_second_send_returns_the_first_ones_id(stream: Stream) -> None:
     app = stream.app()
     first = send(app)
     assert first.created
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 1, "in the stream at once"
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 1, "in the stream at once"
     for again in (
         send(app),
         send(app, delay="1h"),

@@ -140,7 +140,9 @@ def test_what_is_sent_to_a_topic_that_was_deleted_and_created_again_is_in_the_ne
     sent = send(app, stream)
     settle(stream)
     count = len(sent) if isinstance(sent, list) else 1
-    assert stream.rows("SELECT topic_id, COUNT(*) FROM ems_message GROUP BY topic_id") == [(new.id, count)]
+    assert stream.rows("SELECT topic_id, COUNT(*) FROM ems_message WHERE `offset` > 0 GROUP BY topic_id") == [
+        (new.id, count)
+    ]
     assert orphans(stream) == {}
 
 
@@ -166,7 +168,7 @@ def test_what_is_sent_to_a_topic_that_was_deleted_is_refused_or_creates_it(strea
     assert stream.rows("SELECT * FROM ems_outbox") == [] == stream.rows("SELECT * FROM ems_topic")
     repeat_after_snapshot(lambda: send(free, stream), stream)
     settle(stream)
-    assert stream.value("SELECT COUNT(DISTINCT topic_id) FROM ems_message") == 1
+    assert stream.value("SELECT COUNT(DISTINCT topic_id) FROM ems_message WHERE `offset` > 0") == 1
     assert orphans(stream) == {}
 
 

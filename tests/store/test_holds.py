@@ -59,7 +59,7 @@ def test_a_hold_counts_for_its_own_topic_and_partition(stream: Stream) -> None:
     stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 1 DAY")
     holds.take(stream.session, [hold(topic.id, 1)])
     trim_all(stream)
-    assert stream.rows("SELECT topic_id, `partition` FROM ems_message") == [(topic.id, 0)]
+    assert stream.rows("SELECT topic_id, `partition` FROM ems_message WHERE `offset` > 0") == [(topic.id, 0)]
     assert other.id != topic.id
 
 

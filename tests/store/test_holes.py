@@ -18,7 +18,7 @@ from emsworker.store.stream.messages import Placement, close_hole
 from tests.support import rows
 from tests.support.streams import Stream, flush_of, wait_until
 
-TOMBSTONES = "SELECT COUNT(*) FROM ems_message WHERE kind = 'tombstone'"
+TOMBSTONES = "SELECT COUNT(*) FROM ems_message WHERE kind = 'tombstone' AND `offset` > 0"
 
 
 class ProducerDied(BaseException):
@@ -157,7 +157,10 @@ def test_trap_1_a_dead_producer_leaves_one_tombstone_and_no_long_stall(stream: S
     assert _age_s(stream) >= 1.0
     assert looks > 0, "a hole that nobody had looked at is closed no earlier"
     assert [message.body for message in stream.take(topic, group, stream.client()).messages] == ["after"]
-    assert stream.rows("SELECT `offset`, kind FROM ems_message ORDER BY 1") == [(1, "tombstone"), (2, "message")]
+    assert stream.rows("SELECT `offset`, kind FROM ems_message WHERE `offset` > 0 ORDER BY 1") == [
+        (1, "tombstone"),
+        (2, "message"),
+    ]
 
 
 def _age_s(stream: Stream) -> float:

@@ -30,7 +30,7 @@ def sent(stream: Stream) -> Stream:
     ]  # fmt: skip
     stream.app().send_many("t", sent)
     stream.rows(
-        "UPDATE ems_message SET born_at = %s + INTERVAL 2 * (`offset` - 1) + `partition` MINUTE",
+        "UPDATE ems_message SET born_at = %s + INTERVAL 2 * (`offset` - 1) + `partition` MINUTE WHERE `offset` > 0",
         START.replace(tzinfo=None),
     )
     return stream

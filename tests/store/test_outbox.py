@@ -29,7 +29,7 @@ from tests.support.servers import OWN_SETTINGS
 from tests.support.streams import Stream
 from tests.support.waiting import never, until
 
-READ = "SELECT COUNT(*) FROM ems_message"
+READ = "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0"
 LATE = "SELECT COUNT(*) FROM ems_outbox"
 
 
@@ -80,7 +80,9 @@ def test_w7_a_commit_sends_exactly_one_and_a_rollback_none(stream: Stream) -> No
     app = Ems("test", url=stream.url, middleware=[Watch()])
     stream.apps.append(app)
     order(app, stream, 1, good=True)
-    assert stream.rows("SELECT body FROM ems_message") == [(b'{"n":1}',)], "in the stream when the block ends"
+    assert stream.rows("SELECT body FROM ems_message WHERE `offset` > 0") == [(b'{"n":1}',)], (
+        "in the stream when the block ends"
+    )
     with pytest.raises(RuntimeError):
         order(app, stream, 2, good=False)
     with pytest.raises(pymysql.err.IntegrityError):
@@ -98,7 +100,7 @@ def test_w7_messages_of_a_transaction_keep_their_order(stream: Stream) -> None:
         tx.send_many("t", range(20, 1300), key="k")
     with beat(stream):
         until(lambda: stream.value(LATE) == 0, 10, "all are moved")
-    bodies = [int(row[0]) for row in stream.rows("SELECT body FROM ems_message ORDER BY `offset`")]
+    bodies = [int(row[0]) for row in stream.rows("SELECT body FROM ems_message WHERE `offset` > 0 ORDER BY `offset`")]
     assert bodies == list(range(1300))
 
 

@@ -43,9 +43,7 @@ def app(several: Several) -> Iterator[Ems]:
 
 
 def _bodies(several: Several, name: str, topic: str) -> list[bytes]:
-    statement = (
-        "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s ORDER BY m.`offset`"
-    )
+    statement = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = %s ORDER BY m.`offset`"
     with connect(several.urls[name]) as connection, connection.cursor() as cursor:
         cursor.execute(statement, (topic,))
         return [row[0] for row in cursor.fetchall()]
@@ -130,7 +128,7 @@ def test_a_message_that_is_offered_again_is_not_accepted_again(several: Several,
     messages = _waiting(several, "main", "orders.new")
     _accept(app, "orders", "orders.new", messages)
     with connect(several.urls["orders"], autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM ems_message")  # it was run, and retention has deleted it
+        cursor.execute("DELETE FROM ems_message WHERE `offset` > 0")  # it was run, and retention has deleted it
     _accept(app, "orders", "orders.new", messages)
     assert _bodies(several, "orders", "orders.new") == []
 
@@ -268,7 +266,7 @@ def test_a_dedup_key_that_was_used_before_a_move_is_still_taken(several: Several
     assert _bodies(several, "main", "parcels") == [b"1"]
     rows_of(several.url, "UPDATE ems_dedup SET expires_at = NOW(6) - INTERVAL 1 SECOND")
     assert not app.send("parcels", 6, dedup_key="a").created, "no group has finished the first one"
-    rows_of(several.url, "DELETE FROM ems_message")  # finished by all, and deleted by retention
+    rows_of(several.url, "DELETE FROM ems_message WHERE `offset` > 0")  # finished by all, and deleted by retention
     assert app.send("parcels", 7, dedup_key="a").created
 
 

@@ -68,7 +68,7 @@ def _client(url: str, script: str) -> subprocess.CompletedProcess[bytes]:
 
 def _messages(stream: Stream, topic: str) -> list[tuple[object, dict[str, str]]]:
     rows = stream.rows(
-        "SELECT m.body, m.headers FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s "
+        "SELECT m.body, m.headers FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = %s "
         "ORDER BY m.`partition`, m.`offset`",
         topic,
     )

@@ -183,7 +183,7 @@ def test_trap_17_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -
     count = limit // size + 4
     receipts = app.send_many("t", [bytes([n]) * size for n in range(count)])
     assert [receipt.offset for receipt in receipts] == list(range(1, count + 1))
-    assert stream.value("SELECT SUM(LENGTH(body)) FROM ems_message") == count * size
+    assert stream.value("SELECT SUM(LENGTH(body)) FROM ems_message WHERE `offset` > 0") == count * size
 
 
 def test_w11_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems) -> None:
@@ -232,7 +232,7 @@ def test_w11_a_deleted_topic_is_created_again_or_an_error_of_ours(stream: Stream
         stream.group(topic)
     with pytest.raises(UnknownTopic, match="deleted"):
         topics.change_topic(stream.session, topic)
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 0
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 0
     assert app.send("t", 3).offset == 1
 
 
@@ -251,7 +251,7 @@ def test_w12_everything_travels_with_a_message(stream: Stream, app: Ems) -> None
     assert (message.topic, message.partition, message.offset, message.attempt) == ("t", 0, 1, 1)
     age = message.born_at - before.replace(tzinfo=UTC)
     assert timedelta(0) <= age < timedelta(seconds=20)
-    assert stream.value("SELECT producer_id FROM ems_message")
+    assert stream.value("SELECT producer_id FROM ems_message WHERE `offset` > 0")
 
 
 def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:

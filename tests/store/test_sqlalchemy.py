@@ -15,7 +15,7 @@ from emsworker.publish import outbox
 from tests.support.streams import Stream
 from tests.support.waiting import never, until
 
-_BODIES = "SELECT body FROM ems_message"
+_BODIES = "SELECT body FROM ems_message WHERE `offset` > 0"
 _INSERT = sqlalchemy.text("INSERT INTO orders VALUES (:n)")
 
 

@@ -21,7 +21,7 @@ def trim(run: Run, log_start: int, *, deleted: bool = True) -> None:
     """
     run("UPDATE ems_partition SET log_start = %s", log_start)
     if deleted:
-        run("DELETE FROM ems_message WHERE `offset` < %s", log_start)
+        run("DELETE FROM ems_message WHERE `offset` > 0 AND `offset` < %s", log_start)
 
 
 def lose(run: Run, *offsets: int) -> None:

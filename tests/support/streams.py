@@ -232,7 +232,7 @@ def stored(stream: Stream, topic: str) -> dict[int, list[int]]:
     """The offsets that a topic has, by partition."""
     found: dict[int, list[int]] = {}
     rows: Sequence[tuple[Any, ...]] = stream.rows(
-        "SELECT m.`partition`, m.`offset` FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id "
+        "SELECT m.`partition`, m.`offset` FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 "
         "WHERE t.name = %s ORDER BY 1, 2",
         topic,
     )

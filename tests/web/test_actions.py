@@ -117,7 +117,7 @@ def test_a_group_is_moved_as_it_was_planned(stream: Stream, visit: Visiting) -> 
     assert "messages to skip" in skipped
     _post(client, f"/do{at}", kind="skip", keep="2", confirm="audit", back=at)
     ends = [int(row[0]) for row in stream.rows(
-        "SELECT MAX(`offset`) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = 'orders' GROUP BY m.`partition` ORDER BY m.`partition`"
+        "SELECT MAX(`offset`) FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = 'orders' GROUP BY m.`partition` ORDER BY m.`partition`"
     )]  # fmt: skip
     assert cursors() == [end - 1 for end in ends]
     assert "3 messages to run again" in client.get(f"{at}/replay?plan=1&from=1&to=3&partition=0").text

@@ -84,7 +84,7 @@ class Held:
             f"slower than {UNDER:.0%} under and {AFTER:.0%} after: {note} (history list: {history:,})" if slow else ""
         )
         (sent,), (run,) = self._stream.rows(
-            "SELECT COUNT(*) FROM ems_message UNION ALL SELECT SUM(hi - lo + 1) FROM ems_claim"
+            "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0 UNION ALL SELECT SUM(hi - lo + 1) FROM ems_claim"
         )
         sent, run, took_s = int(sent), int(run), round(time.monotonic() - self._began, 1)
         return Row(

@@ -84,7 +84,7 @@ def _harass(stream: Stream) -> None:
 
 def _send_behind_a_hole(stream: Stream, topic: Topic, gap: int) -> None:
     message = NewMessage(new_uid(), None, None, b"", encode_json("behind a hole"))
-    end = stream.one("SELECT MAX(`offset`) + 1 FROM ems_message")
+    end = stream.one("SELECT MAX(`offset`) + 1 FROM ems_message WHERE `offset` > 0")
     with Database(stream.url).session() as session:
         messages.publish(session, [messages.PartitionBatch(topic.id, 0, [message], messages.Placement(end + gap))])
 

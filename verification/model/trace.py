@@ -95,7 +95,8 @@ def read(rows: list[tuple[Any, ...]], group_id: int) -> list[Transaction]:
         sorted(rows, key=lambda row: (last.get(row[1], row[0]), row[0])), lambda r: r[1] or -r[0]
     ):
         kept = list(members)
-        changes = [_change(*row[3:]) for row in kept]
+        every = [_change(*row[3:]) for row in kept]
+        changes = [one for one in every if one.row.get("offset") != 0]  # fillers are no part of the stream
         mine = tuple(one for one in changes if one.row.get("group_id", group_id) == group_id)
         if mine:
             found.append(Transaction(kept[0][2], mine))

@@ -33,7 +33,7 @@ _SENDS, _STEPS, _SEEDS = 40, 1000, 4
 _FAULTS = 0.03
 # A call was lost, or the topic is between two servers; another process moves it; a move has to be finished first.
 _EXPECTED = (StoreUnavailable, TopicInUse, ConfigError)
-_BODIES = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s"
+_BODIES = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = %s"
 
 
 class Actor(threading.Thread):

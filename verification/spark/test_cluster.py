@@ -22,7 +22,7 @@ KILLS = 6 if os.environ.get("EMS_TEST_LONG") else 0
 _PATIENCE_S = 300.0
 _SLOW_PYTHON = "Python worker failed to connect back"
 _ROWS = (
-    "SELECT CAST(body AS CHAR) FROM ems_message m JOIN ems_topic t ON t.id = topic_id WHERE t.name = %s "
+    "SELECT CAST(body AS CHAR) FROM ems_message m JOIN ems_topic t ON t.id = topic_id AND `offset` > 0 WHERE t.name = %s "
     "AND m.kind = 'message' ORDER BY `partition`, `offset`"
 )
 

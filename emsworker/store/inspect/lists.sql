@@ -56,7 +56,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` > %(o
 
 -- name: list_newest_messages
 SELECT `partition`, `offset`, uid, `key`, tag, size, born_at, producer_id, kind FROM ems_message FORCE INDEX (PRIMARY)
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` < %(offset)s
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` > 0 AND `offset` < %(offset)s
 ORDER BY topic_id DESC, `partition` DESC, `offset` DESC LIMIT %(limit)s
 
 -- name: list_dead

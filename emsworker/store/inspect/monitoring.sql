@@ -2,8 +2,8 @@
 -- Each cursor with its partition's log start offset and last offset; one index dive per row, however long the stream is
 -- (see list_bounds in scan.sql).
 SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
-  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
-    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1), c.skipped
+  GREATEST(p.log_start - 1, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)), c.skipped
 FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id
 JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition`
 {where_c}ORDER BY c.group_id, c.`partition`
@@ -11,8 +11,8 @@ JOIN ems_partition p ON p.topic_id = g.topic_id AND p.`partition` = c.`partition
 -- name: list_positions_and_more
 -- As list_positions, with the first retry of each place, and whether the group has any dead letter: index dives only.
 SELECT c.group_id, c.`partition`, p.log_start, c.next_offset,
-  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
-    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1), c.skipped,
+  GREATEST(p.log_start - 1, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = g.topic_id AND m.`partition` = c.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0)), c.skipped,
   (SELECT r.`offset` FROM ems_retry r FORCE INDEX (PRIMARY) WHERE r.group_id = c.group_id AND r.`partition` = c.`partition`
     ORDER BY r.group_id, r.`partition`, r.`offset` LIMIT 1),
   EXISTS (SELECT 1 FROM ems_dead d FORCE INDEX (recent) WHERE d.group_id = c.group_id)
@@ -53,8 +53,8 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
 -- name: list_extents
 -- Each partition with its log start offset and one past its last offset.
 SELECT p.topic_id, p.`partition`, p.log_start,
-  COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
-    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), p.log_start - 1) + 1
+  GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+    ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1)
 FROM ems_partition p {where_topic}ORDER BY p.topic_id, p.`partition`
 
 -- name: count_messages

@@ -12,7 +12,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(o
 
 -- name: get_bounds
 -- The log start offset of a partition and one past its last row.
-SELECT p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), p.log_start - 1) + 1
+SELECT p.log_start, GREATEST(p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)
 FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s
 
 -- name: get_cursor

@@ -38,7 +38,10 @@ def _rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
 def _sent() -> int:
     """How many calls there are, delayed or not, as this connection sees them."""
     return sum(
-        number for (number,) in _rows("SELECT COUNT(*) FROM ems_outbox UNION ALL SELECT COUNT(*) FROM ems_message")
+        number
+        for (number,) in _rows(
+            "SELECT COUNT(*) FROM ems_outbox UNION ALL SELECT COUNT(*) FROM ems_message WHERE `offset` > 0"
+        )
     )
 
 

@@ -49,7 +49,7 @@ def replay(arena: Arena) -> None:
 def _of_keys(arena: Arena, ranges: Mapping[int, tuple[int, int]], keys: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     for partition, (lo, hi) in ranges.items():
         yield from arena.looker.rows(
-            "SELECT m.`partition`, m.`offset` FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s "
+            "SELECT m.`partition`, m.`offset` FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = %s "
             "AND m.`partition` = %s AND m.`offset` BETWEEN %s AND %s AND m.`key` IN %s",
             OPERATED,
             partition,
