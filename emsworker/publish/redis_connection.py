@@ -24,8 +24,23 @@ def client_of(url: str, **options: Any) -> redis.Redis:
     """Return a client; for ``rediss://`` it checks the server's certificate and name, whatever the driver's default."""
     if url.startswith("rediss://") and "ssl_cert_reqs=none" not in urlsplit(url).query:  # nor in a password
         options = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **options}
-    client: redis.Redis = redis.Redis.from_url(url, **options)
-    return client
+    return _Client.from_url(url, **options)
+
+
+class _Client(redis.Redis):
+    """A pooled client that drops a connection on which an exception from outside has cut an exchange.
+
+    redis-py gives it back to its pool between a command and its answer, which the pool's next user would get.
+    """
+
+    def _send_command_parse_response(self, conn: Any, command_name: str, *args: Any, **options: Any) -> Any:
+        try:
+            return super()._send_command_parse_response(conn, command_name, *args, **options)  # type: ignore[no-untyped-call]
+        except redis.ResponseError:
+            raise  # a complete answer: the connection remains usable
+        except BaseException:
+            conn.disconnect()
+            raise
 
 
 class RedisConnection:

@@ -72,3 +72,20 @@ def test_r24_soft_and_hard_limits_move_together(one_stream: Stream) -> None:
     assert 1400 <= ran_ms < 3000, "0.8 s and the 0.6 s that were added"
     assert stream.record.events("ended")[0]["left"] == 0, "too late: it is told"
     assert stream.record.numbers("begin", n=3) == [3, 3]
+
+
+def test_a_soft_limit_that_a_handler_catches_amid_a_statement_ends_its_connection(stream: Stream) -> None:
+    """Its next statement gets its own answer or none, and the run counts as one that took too long."""
+    numbers = list(range(60))
+    stream.send("cuts", [{"n": n} for n in numbers])
+    worker = stream.worker(_APP, topics=["cuts"], threads=2)
+    until(lambda: len(stream.rows("SELECT * FROM effect")) == len(numbers), 30, f"all done; log:\n{stream.logs()}")
+    stream.wait_settled()
+    lost = stream.record.events("lost")
+    assert lost, "some were cut amid a statement"
+    assert all("cut an exchange" in one["error"] or "lost" in one["error"].lower() for one in lost), lost
+    assert {one["is_own"] for one in stream.record.events("found")} == {True}
+    assert sorted(n for (n,) in stream.rows("SELECT n FROM effect")) == numbers, "each effect once"
+    ended = dict(stream.rows("SELECT outcome, COUNT(*) FROM ems_attempt GROUP BY 1"))
+    assert ended == {"timeout": len(numbers), "done": len(numbers)}
+    assert worker.stop() == 0

@@ -4,8 +4,10 @@ It is an ordinary ``Exception``, raised at one place after the other, so that no
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pymysql
@@ -13,6 +15,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.store import engine
+from emsworker.store.engine.connection import Loan
 from emsworker.store.engine.errors import ConnectionLost
 from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
@@ -157,3 +160,44 @@ def test_a_packet_in_parts_leaves_no_transaction_for_the_next_statement(app: Ems
     assert alone <= rows, "each statement by itself was committed"
     assert {n - 100_000 for n in rows if 100_000 <= n < 200_000} == {n for n in rows if n < 100_000}
     assert finished <= rows
+
+
+@pytest.mark.parametrize("method", ["__init__", "end"])
+def test_a_loan_that_is_cut_leaves_nothing_of_the_handlers(stream: Stream, method: str) -> None:
+    """Its decoders, for instance: our own statements read times as the server writes them."""
+    session = stream.new_session()
+    code = getattr(Loan, method).__code__
+
+    def lend() -> None:
+        with session.lend() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code is not code:
+            return None
+        left -= 1
+        if left == 0:
+            raise Timeout
+        return trace
+
+    for place in range(1, 100):
+        left = place
+        sys.settrace(trace)
+        try:
+            lend()
+        except Timeout:
+            pass
+        finally:
+            sys.settrace(None)
+        session.rollback()
+        ((at,),) = session.rows("SELECT NOW(6)")  # type: ignore[arg-type]
+        assert isinstance(at, str), place
+        connection = session._opened()
+        assert not connection.lent and connection.loan is None and "_read_packet" not in vars(connection), place
+        if left > 0:
+            break
+    else:
+        raise AssertionError("it has more places than that")
+    assert place > 5
+    session.close()

@@ -68,6 +68,7 @@ class Connection(_Connection):
     Attributes:
         preamble: statements to send ahead of the next one, to open a transaction.
         lent: True while a handler has it, and until the session is restored.
+        loan: the loan that has not ended, or was cut while it began or ended: some attributes are still the handler's.
         moved: True if the handler may have chosen another database.
         rolled_back_by: the error with which the server rolled back the lent transaction.
         perhaps_rolled_back_by: an error with which the server may have rolled back the lent transaction.
@@ -95,6 +96,7 @@ class Connection(_Connection):
     refused_by: MySQLError | None = None
     preamble: tuple[Sql, ...] = ()
     lent: bool = False
+    loan: Loan | None = None
     moved: bool = False
     rolled_back_by: MySQLError | None = None
     perhaps_rolled_back_by: MySQLError | None = None
@@ -328,6 +330,7 @@ class Loan:
 
     def __init__(self, connection: Connection, decoders: dict[int, Any]) -> None:
         self._connection = connection
+        connection.loan = self
         self._own = {name: getattr(connection, name) for name in _OWN}
         # Copies, so that a handler's changes to them do not reach the next handler.
         connection.lent, connection.decoders, connection.encoders = True, dict(decoders), dict(self._own["encoders"])
@@ -358,3 +361,4 @@ class Loan:
         del self._connection._read_packet
         for name, value in self._own.items():
             setattr(self._connection, name, value)
+        self._connection.loan = None

@@ -427,7 +427,10 @@ class Session:
         """
         connection = self._connection
         if connection is not None and (
-            connection.cut or connection.lent or connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
+            connection.cut
+            or connection.loan
+            or connection.lent
+            or connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
         ):
             self.drop()
 
@@ -515,6 +518,9 @@ class Session:
         return fill(_SQL.use_database, {"database": identifier(self._url.database)})
 
     def _undo(self, connection: Connection) -> None:
+        if connection.loan is not None:  # an exception has cut its beginning or its end
+            self.drop()
+            return
         never_begun, connection.preamble = bool(connection.preamble), ()
         connection.rolled_back_by = None  # or the next statement would raise it
         if not connection.lent:

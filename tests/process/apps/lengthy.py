@@ -4,6 +4,8 @@ import asyncio
 import time
 from typing import Any
 
+import pymysql
+
 from emsworker import Ems, Message, Middleware, RunEnded, SoftTimeLimitExceeded
 from tests.process.record import note
 
@@ -59,6 +61,27 @@ def soft(message: Message) -> None:
         note("soft", n=message.body["n"], after=time.monotonic() - began, left=message.run.time_left)
     if message.body.get("stays"):
         time.sleep(30)
+
+
+_limited: set[int] = set()
+
+
+@app.subscribe("cuts", "a", transactional=True, soft_time_limit_s=0.02, timeout_s=30)
+def cut(transaction: Any, message: Message) -> None:
+    """Catch the limit amid the exchanges with the server, and go on as if nothing had happened."""
+    n = message.body["n"]
+    transaction.execute("INSERT INTO effect (n, pid) VALUES (%s, 0)", (n,))
+    try:
+        while n not in _limited:
+            transaction.execute("SELECT 'foreign'").fetchall()
+    except SoftTimeLimitExceeded:
+        _limited.add(n)
+    try:
+        found = transaction.execute("SELECT %s", (n,)).fetchall()
+    except pymysql.MySQLError as error:
+        note("lost", n=n, error=str(error))
+        return
+    note("found", n=n, is_own=found == ((n,),))
 
 
 @app.subscribe("lates", "a", timeout_s=0.4)
