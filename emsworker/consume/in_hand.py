@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,8 +13,6 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 
 log = logging.getLogger(__name__)
-
-_ALONE_S = 1.0
 
 
 class _Room(NamedTuple):
@@ -128,29 +125,37 @@ class InHand:
     def deliver(self, n: int, most: int, taken: list[Message]) -> PulledClaim | None:
         """Take at most ``n`` messages that may be delivered now, if fewer than ``most`` have been.
 
-        A suspect message has a second for itself, unless it is settled sooner: a crash should name only one of them.
+        A suspect message has the process to itself for the time of its isolation, as behind the gate of a worker: it
+        waits for those in hand, and while it is in hand, nothing else is delivered. After that it has company, and a
+        crash proves nothing.
 
         Args:
             taken: an empty list for the messages.
 
         Returns:
-            the claim of the only message if that is suspect.
+            the claim of a suspect that is alone from now on, or no longer is; that is to be written down before the
+            messages reach the program.
         """
         with self.lock:
-            alone = [pulled for pulled in self._claims if pulled.claim.isolation.alone]
-            since = max((run.began for pulled in alone for run in pulled.held.values()), default=-math.inf)
-            is_closed = ticks() < since + _ALONE_S
             n = min(n, most - self._delivered())
-            if n < 1:
+            suspects = [pulled for pulled in self._claims if pulled.claim.isolation.alone]
+            if n < 1 or any(pulled.keeps_others_out for pulled in suspects):
                 return None
+            if (suspect := next((pulled for pulled in suspects if pulled.is_ready), None)) is not None:
+                has_company = self._delivered() > 0
+                if has_company and suspect.waits_for_others():
+                    return None
+                suspect.take(taken)
+                if not has_company:
+                    suspect.is_alone = True
+                    return suspect
             for pulled in self._claims:
-                if pulled.claim.isolation.alone:
-                    if not taken and not is_closed and pulled.take(taken):
-                        return pulled
-                    continue
-                while len(taken) < n and pulled.take(taken):
+                while not pulled.claim.isolation.alone and len(taken) < n and pulled.take(taken):
                     pass
-        return None
+            named = next((pulled for pulled in suspects if pulled.is_named), None) if taken else None
+            if named is not None:
+                named.is_alone = False
+            return named
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return messages that did not reach the program, to be delivered again."""

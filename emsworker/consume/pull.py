@@ -383,7 +383,7 @@ class PullConsumer:
                 return []
 
     def _deliver(self, n: int, taken: list[Message]) -> list[Message]:
-        """Return messages that were claimed; a suspect one is written down before, so that a crash charges only it."""
+        """Return messages that were claimed; if a crash is to charge one of them alone, that is written down before."""
         taken.clear()
         suspect = self._in_hand.deliver(n, self._prefetch, taken)
         if self._ahead_s and taken:

@@ -139,6 +139,8 @@ class PulledClaim:
         self.held: dict[int, PulledRun] = {}
         self.queue = deque(claim.messages)
         self.progress_buffer = ProgressBuffer(lock)
+        self.is_alone = False  # the process is to be that of its suspect message alone
+        self._waits_since: float | None = None  # for the others in hand, before that
         self.unsaved = 0  # messages that have ended and are not known to be written down
         self._lock = lock
         self._topic_id = topic_id
@@ -174,7 +176,33 @@ class PulledClaim:
     def has_ready(self) -> bool:
         """True if any of its messages could be delivered now, in any order."""
         is_free = self.claim.order is Order.NONE and not self.claim.isolation.alone
-        return is_free and self._next_message() is not None
+        return is_free and self.is_ready
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a message of it could be delivered now."""
+        return self._next_message() is not None
+
+    # -- isolation of a suspect message --------------------------------------------------------------------------------
+
+    @property
+    def keeps_others_out(self) -> bool:
+        """True while its suspect message is in hand and has the process to itself."""
+        if not self.is_alone or not self.held:
+            return False
+        return ticks() < max(run.began for run in self.held.values()) + self.claim.isolation.room_s
+
+    @property
+    def is_named(self) -> bool:
+        """True if a crash would charge its message in hand."""
+        return self._running is not None and bool(self.held)
+
+    def waits_for_others(self) -> bool:
+        """Return whether its suspect message still waits until those in hand are settled; begin to if it did not."""
+        self._touched_at = now = ticks()  # it is no hoard: whoever took it over would begin to wait anew
+        if self._waits_since is None:
+            self._waits_since = now
+        return now < self._waits_since + self.claim.isolation.room_s
 
     # -- delivery ------------------------------------------------------------------------------------------------------
 
@@ -312,10 +340,10 @@ class PulledClaim:
         return None
 
     def announce(self) -> ClaimWrite | None:
-        """Return the write that names a suspect message before it is delivered, so that a crash charges only it."""
-        if not self.claim.isolation.alone or self.write is not None:
+        """Return the write that names a suspect message, so that a crash charges it, or no longer does."""
+        if self.write is not None:
             return None
-        self._running = min(self.held, default=None)
+        self._running = min(self.held, default=None) if self.is_alone else None
         self._begin(ClaimWrite(self._flush()))
         return self.write
 

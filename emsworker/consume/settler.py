@@ -86,7 +86,7 @@ class Settler(Runnable):
             return all([self._write(pulled, at_once=True) for pulled in self._in_hand.claims()])
 
     def announce(self, pulled: PulledClaim) -> bool:
-        """Write down that a suspect message is about to be delivered; return false if that is not possible now."""
+        """Write down that a suspect message is alone, or no longer is; return false if that is not possible now."""
         with self._mutex, pulled.sending:
             with self._in_hand.lock:
                 write = pulled.announce()
