@@ -23,8 +23,9 @@ from emsworker.core.process.forks import undivided
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.servers import MAIN
+from emsworker.core.times import in_utc
 from emsworker.publish.outbox import OutboxTransaction
-from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions, in_utc
+from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.decorators import (
     BoundDecorator,

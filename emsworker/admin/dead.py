@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from emsworker.admin.lists import Groups, choose
@@ -14,6 +14,7 @@ from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.ids import check_name, decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.preview import FullDecoder, PreviewDecoder
+from emsworker.core.times import in_utc
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import utc
@@ -74,7 +75,7 @@ class DeadFilter:
     Attributes:
         task: the name of the task; empty for messages without one.
         error: the name of the error's class: as in a traceback, like ``ValueError`` or ``requests.exceptions.Timeout``.
-        since, until: the time at which they died.
+        since, until: the time at which they died; without a zone it is in UTC.
     """
 
     topic: str | None = None
@@ -398,10 +399,7 @@ def parse_place(text: str) -> tuple[str, int, int]:
 
 def _server_time(when: datetime | None) -> str | None:
     """Return a time as the server writes it; a time without a zone is in UTC."""
-    if when is None:
-        return None
-    plain = when.astimezone(UTC).replace(tzinfo=None) if when.tzinfo is not None else when
-    return plain.isoformat(" ", "microseconds")
+    return None if when is None else in_utc(when).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def _is_wanted(one: LetterClass, only: DeadFilter) -> bool:

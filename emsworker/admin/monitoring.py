@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +15,7 @@ from emsworker.core.model import ClaimState, Group, Outcome, Topic
 from emsworker.core.options import refuse, whole
 from emsworker.core.preview import PreviewDecoder
 from emsworker.core.run import Progress
+from emsworker.core.times import in_utc
 from emsworker.store import topics as topic_store
 from emsworker.store.cluster import clients as client_store
 from emsworker.store.cluster.clients import ClientRow, LeaderRow
@@ -33,6 +34,7 @@ from emsworker.store.stream.intake import count_refused
 
 _POINTS = whole(2, 10_000)
 _SERIES = timedelta(hours=72)
+_FIRST_END = datetime.min.replace(tzinfo=UTC) + _SERIES
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class Monitoring:
 
         Args:
             topic: without a group: messages written to it, and the sums of its groups.
-            since: by default 72 hours before ``until``; until: by default now.
+            since: by default 72 hours before ``until``; until: by default now. Without a zone they are in UTC.
             points: the maximum number of points; each is the highest of the samples that it stands for.
 
         Raises:
@@ -207,8 +209,8 @@ class Monitoring:
         owner = self._owner(topic, group)
 
         def work(session: Any) -> list[SamplePoint]:
-            end = until or server_now(session)
-            start = since or end - _SERIES
+            end = in_utc(until) if until else server_now(session)
+            start = in_utc(since) if since else max(end, _FIRST_END) - _SERIES
             if start >= end:
                 raise ConfigError([Problem("since", start.isoformat(), f"must lie before until ({end.isoformat()})")])
             return sample_store.read_series(session, *owner, start, end, points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypedDict
 
 from emsworker.core.codec import CALL, encode_body, encode_headers
@@ -15,6 +15,7 @@ from emsworker.core.ids import encode_key, new_uid, parse_uid
 from emsworker.core.model import PRIORITY_HEADER, TASK_HEADER, NewMessage, Topic, TopicKind
 from emsworker.core.options import is_whole
 from emsworker.core.priority import check_priority, level_for
+from emsworker.core.times import in_utc
 
 _TIMES = ("countdown", "eta", "delay")
 _YEARS = range(1970, 9000)  # later years mark rows that wait for something other than a time
@@ -187,11 +188,6 @@ def _read_eta(eta: Any) -> datetime:
         due_at = in_utc(eta)
         if due_at.year not in _YEARS:
             raise ValueError(f"it lies outside of the years {_YEARS[0]} to {_YEARS[-1]}")
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise ConfigError([Problem("eta", eta.isoformat(), str(error))]) from None
     return due_at
-
-
-def in_utc(when: datetime) -> datetime:
-    """Return a time in UTC; without a zone it is in UTC already."""
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

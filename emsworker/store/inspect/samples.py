@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from emsworker.core.times import in_utc
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Args, Statements, utc
 
@@ -108,7 +109,7 @@ def read_series(
         topic_id: 0 for the stream; group_id: 0 for the topic.
         since: the first moment; until: the moment after the last.
     """
-    since, until = (when.astimezone(UTC).replace(tzinfo=None) for when in (since, until))
+    since, until = (in_utc(when).replace(tzinfo=None) for when in (since, until))
     step_us = max(1, math.ceil((until - since).total_seconds() * 1_000_000 / points))
     args = {"topic_id": topic_id, "group_id": group_id, "since": since, "until": until, "step_us": step_us}
     rows = _held(session, args)
