@@ -1,7 +1,7 @@
 """Lists in pages: complete, in order, and of flat cost, also at their end; dead letters by task and error; samples."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from emsworker.store.groups import claims, progress
 from emsworker.store.inspect import samples
 from emsworker.store.inspect.samples import find_round
 from tests.store.test_flat_cost import SEQUENCE, reads
-from tests.support.streams import Stream, flush_of
+from tests.support.streams import Stream, failed, flush_of
 
 ROWS = 6_000
 LIMIT = 50
@@ -199,6 +199,28 @@ def test_wrong_pages_are_refused(stream: Stream) -> None:
         admin.dead.page(DeadFilter("t", "nobody"))
     with pytest.raises(ConfigError, match="since"):
         Monitoring(Database(stream.url)).series(since=datetime.now(UTC), until=datetime.now(UTC) - timedelta(1))
+
+
+def test_spans_reach_to_the_ends_of_the_calendar(stream: Stream) -> None:
+    """In whatever zone they are given, and without one in UTC."""
+    app = stream.app()
+    topic = stream.topic()
+    group = stream.group(topic)
+    app.send("t", 1)
+    claim = stream.take(topic, group, stream.client())
+    progress.flush(stream.session, flush_of(claim, topic, 1, failures=(failed(1, dead="no"),)))
+    TakeSamples()(stream.session, Settings())
+    east, west = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
+    admin, monitoring = Admin(app), Monitoring(app)
+    for since, until in (
+        (datetime(1, 1, 1, tzinfo=east), datetime(9999, 12, 31, 23, tzinfo=west)),
+        (datetime.min, datetime.max),
+    ):
+        assert len(admin.dead.page(DeadFilter(since=since, until=until)).rows) == 1
+        assert [one.dead for one in monitoring.series("t", "g", since=since, until=until)] == [1]
+        assert admin.dead.page(DeadFilter(since=until)).rows == admin.dead.page(DeadFilter(until=since)).rows == ()
+        with pytest.raises(ConfigError, match="since"):
+            monitoring.series(until=since)
 
 
 def test_samples_become_a_series(stream: Stream) -> None:
