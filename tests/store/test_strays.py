@@ -68,7 +68,9 @@ def test_many_rows_far_away_come_back_in_steps_and_in_their_order(stream: Stream
     stream.rows("UPDATE ems_message SET born_at = NOW(6) - INTERVAL 1 HOUR")
     beat(stream)
     assert offsets(stream) == list(range(1, 251))
-    assert [int(body) for (body,) in stream.rows("SELECT body FROM ems_message ORDER BY `offset`")] == list(range(250))
+    assert [
+        int(body) for (body,) in stream.rows("SELECT body FROM ems_message WHERE `offset` > 0 ORDER BY `offset`")
+    ] == list(range(250))
 
 
 def test_a_young_row_far_away_waits_and_no_tombstone_is_written_for_it(stream: Stream) -> None:
@@ -77,7 +79,7 @@ def test_a_young_row_far_away_waits_and_no_tombstone_is_written_for_it(stream: S
     assert bring_strays_back(stream.session, Settings(url=stream.url, gap_timeout_s=60)) > 0
     assert not close_hole_at(stream.session, topic.id, 0, 1, 0.0)
     assert offsets(stream) == [FAR]
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 1
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 1
 
 
 @pytest.mark.parametrize("born_at", ["NOW(6) + INTERVAL 100 YEAR", "'0000-00-00'"])
@@ -86,7 +88,7 @@ def test_a_hole_is_closed_below_a_row_of_no_possible_time(stream: Stream, born_a
     stream.rows("SET SESSION sql_mode = ''")
     insert(stream, topic, 3, born_at)
     assert close_hole_at(stream.session, topic.id, 0, 1, 5.0)
-    assert stream.value("SELECT COUNT(*) FROM ems_message") == 3
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 3
 
 
 @pytest.mark.parametrize("number", [FARTHEST + 10, FAR, 9 * 10**18, "garbage"])
