@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from emsworker.core.counted import plural
+
 from .completing import complete_servers
 from .context_keys import NO_COLOR, REDIS_URL, SERVER, TRACEBACK, URL, WIDE
 from .output import print_done
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from emsworker.core.config import Settings
     from emsworker.store.engine.database import Database
 
+# Numbers are bounded here, so that one that no server could take is refused in the command's own words.
+COUNT = click.IntRange(1, 1_000_000)  # of what is read into memory and printed
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +69,19 @@ def say_age(age_s: float | None) -> None:
         click.echo(
             f"As the beat sampled it {age_s:.0f} s ago, because there are many; --exact reads all now.", err=True
         )
+
+
+def say_more(shown: int, count: int | None, what: str, which: str) -> None:
+    """Tell beside a list that it is not all.
+
+    Args:
+        count: of all; ``None`` if it is not known, and more than are shown.
+        what: is listed, in the singular.
+        which: of them are shown.
+    """
+    if count is None or count > shown:
+        of = "" if count is None else f" of {count:,}"
+        click.echo(f"The {shown:,}{of} {plural(2, what)} {which}; --limit shows more.", err=True)
 
 
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -128,6 +145,9 @@ wide_option = click.option(
 )
 common_options = together(json_option, wide_option, stream_options)
 """Options of a command that prints something."""
+most_option = click.option(
+    "--limit", type=COUNT, default=1000, show_default=True, help="Maximum number, of each server; a note tells of more."
+)
 exact_option = click.option("--exact", is_flag=True, help="Read all now, however many there are.")
 raw_option = click.option("--raw", is_flag=True, help="Write only the body, all of it, as it is stored.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -481,8 +501,6 @@ def progress(label: str, length: int | None) -> Iterator[Bar]:
         yield bar
 
 
-# Numbers are bounded here, so that one that no server could take is refused in the command's own words.
-COUNT = click.IntRange(1, 1_000_000)  # of what is read into memory and printed
 OFFSETS = click.IntRange(1, (1 << 63) - 1)
 NONE_OR_MORE = click.IntRange(0, (1 << 63) - 1)
 PARTITION = click.IntRange(0, 65535)

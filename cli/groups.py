@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.core.counted import capped, counted
+from emsworker.core.counted import counted
 from emsworker.core.model import Group
 
 from .common import (
@@ -18,10 +18,12 @@ from .common import (
     confirm,
     duration_option,
     exact_option,
+    most_option,
     open_stream,
     progress,
     read_headers,
     say_age,
+    say_more,
     stream_options,
     together,
     yes_option,
@@ -34,6 +36,7 @@ from .settings import change_options, changes_of, create_or_get, creation_option
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy
+    from emsworker.admin.group_states import GroupStatus
     from emsworker.admin.monitoring import GroupLag
     from emsworker.core.selection.filters import Filter
     from emsworker.store.groups.replay import Replayed
@@ -62,27 +65,29 @@ _COUNTED = 10_000  # retries, and dead letters, of a group: the list reads no mo
 _LAG = ("lag", "unclaimed", "claimed", "waiting", "retries", "dead", "skipped")
 
 
-def _lag_row(lag: GroupLag, policy: SkipPolicy | None) -> dict[str, Any]:
+def _lag_row(lag: GroupLag, policy: SkipPolicy | None, status: GroupStatus) -> dict[str, Any]:
     partitions = [
         {key: value for key, value in asdict(one).items() if key not in ("group_id", "lowest")}
         for one in lag.partitions
     ] or None
     counts = {name: getattr(lag, name) for name in _LAG} | {
-        "lag": capped(lag.lag, _COUNTED, lag.retries),
-        "retries": capped(lag.retries, _COUNTED),
-        "dead": capped(lag.dead, _COUNTED),
-        "capped": max(lag.retries, lag.dead) >= _COUNTED,
+        "capped": lag.capped,
     }
+    counts |= {"state": str(status), "alarms": list(status.alarms)}
     return _about(lag.topic.name, lag.group, policy) | counts | {"oldest_s": lag.oldest_age_s, "partitions": partitions}
 
 
 @groups.command("list")
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("--partitions", is_flag=True, help="One line for each partition.")
+@most_option
 @exact_option
 @common_options
-def list_(topic: str | None, partitions: bool, exact: bool, as_json: bool) -> None:
-    """List the groups of TOPIC, or all, with their lag.
+def list_(topic: str | None, partitions: bool, limit: int, exact: bool, as_json: bool) -> None:
+    """List the groups of TOPIC, or those with the most lag, and what they do.
+
+    STATE is paused, no consumer (messages have waited for 10 seconds, and nothing of the group runs), working or idle;
+    alarm stands there while an alarm fires for the group.
 
     LAG is what is not finished: UNCLAIMED messages, those that live clients have CLAIMED, those that are WAITING for
     another client because theirs has stopped or died, and RETRIES. DEAD letters do not count, nor what was SKIPPED:
@@ -98,12 +103,14 @@ def list_(topic: str | None, partitions: bool, exact: bool, as_json: bool) -> No
         admin.topic(topic)
     policies = admin.backlogs.policies()
     if topic is not None:
-        lags: Sequence[GroupLag] = stream.monitoring().lag(_COUNTED, topic=topic)
+        lags: Sequence[GroupLag] = stream.monitoring().lag(_COUNTED, topic=topic)[:limit]
     else:
-        standing = stream.standings().groups(most=_COUNTED, exact=exact or partitions)
+        standing = stream.standings().groups(limit, most=_COUNTED, exact=exact or partitions)
         lags = sorted(standing.groups, key=lambda lag: (lag.topic.name, lag.group.name))
         say_age(standing.age_s)
-    rows = [_lag_row(lag, policies.get(lag.group.id)) for lag in lags]
+        say_more(len(lags), standing.count, "group", "with the most lag")
+    states = stream.standings().states(lags)
+    rows = [_lag_row(lag, policies.get(lag.group.id), states[lag.group.id]) for lag in lags]
     if partitions:
         spread = [
             {"topic": row["topic"], "group": row["group"], **one} for row in rows for one in row["partitions"] or ()
@@ -111,7 +118,7 @@ def list_(topic: str | None, partitions: bool, exact: bool, as_json: bool) -> No
         columns = ["topic", "group", "partition", "last_offset", "cursor", *_LAG[1:]]
         print_rows(spread, columns, as_json, "There is no group yet.", spare=["skipped", "last_offset", "cursor"])
         return
-    columns = ["topic", "group", *_LAG, "oldest_s", *listed(Group)]
+    columns = ["topic", "group", "state", *_LAG, "oldest_s", *(name for name in listed(Group) if name != "paused")]
     empty = "There is no group yet; workers create theirs when they start."
     print_rows(rows, columns, as_json, empty, spare=["skipped", "timeout_s", "waiting", "claimed"])
 

@@ -44,6 +44,11 @@ _WORDS = {
     "dropped": "red",
     "rejected": "red",
     "error": "red",
+    "no consumer": "red",
+    "alarm": "red",
+    "no consumer, alarm": "red",
+    "paused": "yellow",
+    "paused, alarm": "red",
 }
 _STATES = frozenset({"state", "lease", "severity", "outcome"})
 _ALARMING: Mapping[str, tuple[Callable[[Any], bool], str]] = {

@@ -16,7 +16,16 @@ import click
 
 from emsworker.core.terminal_text import harmless
 
-from .common import DURATION, CommandFailure, WrongUsage, common_options, open_databases, read_duration
+from .common import (
+    COUNT,
+    DURATION,
+    CommandFailure,
+    WrongUsage,
+    common_options,
+    open_databases,
+    read_duration,
+    say_more,
+)
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -47,10 +56,11 @@ _HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause 
     help=f"The time between two readings: {DURATION}.",
 )
 @click.option("--sort", type=click.Choice(_SORTS), default="lag", show_default=True, help="The column to sort by.")
+@click.option("--limit", type=COUNT, default=1000, show_default=True, help="Maximum number of rows that --once prints.")
 @click.option("--filter", "wanted", default="", metavar="TEXT", help="Only groups with this text in their row.")
 @common_options
-def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> None:
-    """Watch groups live: lag, rates, oldest, running, retries and dead letters, and the clients.
+def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json: bool) -> None:
+    """Watch groups live: state, lag, rates, oldest, running, retries and dead letters, and the clients.
 
     \b
     up, down, enter  select a group, open it; there, select a message and open its trace
@@ -82,7 +92,9 @@ def top(once: bool, interval: float, sort: str, wanted: str, as_json: bool) -> N
     time.sleep(_BETWEEN_S)  # rates are of the time between two readings
     screen.read_now(reader)
     empty = f"No group has {wanted!r} in its row." if screen.count else "There is no group yet."
-    print_rows(screen.rows(), screen.columns, as_json, empty, spare=screen.spare)
+    rows = screen.rows()
+    say_more(min(limit, len(rows)), len(rows), "group", f"that are first by {sort}")
+    print_rows(rows[:limit], screen.columns, as_json, empty, spare=screen.spare)
     if reader.away:
         raise CommandFailure([f"server {name}: {error}" for name, error in reader.away.items()])
 

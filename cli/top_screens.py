@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from emsworker.admin import Admin
 from emsworker.admin.dead import DeadFilter
+from emsworker.admin.group_states import GroupStatus
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.admin.servers import Servers
 from emsworker.admin.standing import Standings
-from emsworker.core.counted import capped, counted
+from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
 from emsworker.core.url import redact
@@ -44,7 +45,7 @@ _ERROR_CHARACTERS = 500
 _SAME_S = 1.0
 """Samples of the beat that are less apart are one."""
 
-GROUP_COLUMNS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest_s", "running", "retries", "dead", "paused")
+GROUP_COLUMNS = ("topic", "group", "state", "lag", "in_rate", "out_rate", "oldest_s", "running", "retries", "dead")
 
 
 class Rates:
@@ -164,22 +165,27 @@ class _StreamReader:
             self._noted_s = read_s
         claims = self.admin.lists.running(limit=_CLAIMS).rows
         running = Counter((one.topic, one.group) for one in claims if one.offset is not None)
-        return [self._group(lag, running[lag.topic.name, lag.group.name]) for lag in lags]
+        rates = {lag.group.id: self._rates.of.get((lag.topic.name, lag.group.name), (None, None))[1] for lag in lags}
+        known = any(rate is not None for rate in rates.values())  # after the second reading
+        states = self._standings.states(lags, rates if known else None)
+        return [self._group(lag, running[lag.topic.name, lag.group.name], states[lag.group.id]) for lag in lags]
 
-    def _group(self, lag: GroupLag, running: int) -> dict[str, Any]:
+    def _group(self, lag: GroupLag, running: int, status: GroupStatus) -> dict[str, Any]:
         entering, leaving = self._rates.of.get((lag.topic.name, lag.group.name), (None, None))
         return {
             "topic": lag.topic.name,
             "group": lag.group.name,
-            "lag": capped(lag.lag, _COUNTED, lag.retries),
+            "lag": lag.lag,
             "in_rate": entering,
             "out_rate": leaving,
             "oldest_s": lag.oldest_age_s,
             "running": running,
-            "retries": capped(lag.retries, _COUNTED),
-            "dead": capped(lag.dead, _COUNTED),
-            "capped": max(lag.retries, lag.dead) >= _COUNTED,
+            "retries": lag.retries,
+            "dead": lag.dead,
+            "capped": lag.capped,
             "paused": lag.group.paused,
+            "state": str(status),
+            "alarms": list(status.alarms),
         }
 
     def clients(self) -> tuple[list[ClientView], list[LeaderRow]]:
@@ -333,7 +339,7 @@ class GroupsScreen(Screen):
 
     def __init__(self, sort: str | None = "lag", wanted: str = "") -> None:
         descending = sort not in ("server", "topic", "group")
-        spare = ("paused", "in_rate", "running")
+        spare = ("in_rate", "running")
         known = ("server", "topic", "group")
         super().__init__("Groups", GROUP_COLUMNS, spare, known, sort=sort, descending=descending, wanted=wanted)
 

@@ -15,10 +15,12 @@ from .common import (
     confirm,
     duration_option,
     exact_option,
+    most_option,
     open_main,
     open_stream,
     progress,
     say_age,
+    say_more,
     stream_options,
     yes_option,
 )
@@ -38,10 +40,11 @@ def _about(topic: Topic) -> dict[str, Any]:
 
 
 @topics.command("list")
+@most_option
 @exact_option
 @common_options
-def list_(exact: bool, as_json: bool) -> None:
-    """List all topics, the longest first.
+def list_(limit: int, exact: bool, as_json: bool) -> None:
+    """List topics, the longest first.
 
     MESSAGES counts what is kept, without what was cancelled; beyond a thousand offsets it is estimated from a sample if
     some were. BYTES is estimated from the newest messages. Both cost the same however long the topics are.
@@ -49,8 +52,9 @@ def list_(exact: bool, as_json: bool) -> None:
     With more than 2,000 partitions, the list is that of the latest samples of the beat: MESSAGES are offsets then, and
     BYTES are not known; a note says how old it is.
     """
-    standing = open_stream().standings().topics(exact=exact)
+    standing = open_stream().standings().topics(limit, exact=exact, measured=False)
     say_age(standing.age_s)
+    say_more(len(standing.topics), standing.count, "topic", "that are longest")
     rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in standing.topics]
     columns = ["topic", *listed(Topic), "messages", "bytes"]
     empty = "There is no topic yet; `ems topics create NAME` makes one."

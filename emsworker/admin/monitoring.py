@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from emsworker.app import Ems
+from emsworker.core.counted import AtLeast, summed
 from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownGroup, UnknownMessage, UnknownTopic
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import ClaimState, Group, Outcome, Topic
@@ -45,7 +46,8 @@ class GroupLag:
         oldest_age_s: the age of its oldest unfinished message, in seconds, by the server's clock.
         claimed: messages that live clients hold and have not finished.
         waiting: messages that were claimed by a client that has stopped or died; another one will claim them.
-        retries, dead: with a limit (see :meth:`Monitoring.lag`), at most that.
+        retries, dead: counted up to a limit (see :meth:`Monitoring.lag`) they, and ``lag``, are
+            :class:`~emsworker.core.counted.AtLeast`, whose text is ``10,000+``.
         skipped: offsets that it skipped and never runs; ``ems_skip`` lists them and the reasons.
         partitions: the same for each partition; empty in a :class:`~emsworker.admin.standing.GroupStanding` that was
             not read just now.
@@ -67,9 +69,14 @@ class GroupLag:
     written: int = 0
 
     @property
+    def capped(self) -> bool:
+        """True if retries or dead letters were counted up to a limit."""
+        return isinstance(self.retries, AtLeast) or isinstance(self.dead, AtLeast)
+
+    @property
     def lag(self) -> int:
         """Messages that are not finished: unclaimed, claimed, waiting for another client, or for a retry."""
-        return self.unclaimed + self.claimed + self.waiting + self.retries
+        return summed((self.unclaimed, self.claimed, self.waiting, self.retries))
 
 
 @dataclass(frozen=True)
@@ -449,8 +456,8 @@ def _sum(
         sum(lag.unclaimed for lag in own),
         sum(lag.claimed for lag in own),
         sum(lag.waiting for lag in own),
-        sum(lag.retries for lag in own),
-        sum(lag.dead for lag in own),
+        summed(lag.retries for lag in own),
+        summed(lag.dead for lag in own),
         max(ages, default=None),
         sum(lag.skipped for lag in own),
         own,

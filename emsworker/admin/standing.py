@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 
+from emsworker.admin.group_states import GroupStatus, read_states
 from emsworker.admin.monitoring import GroupLag, TopicSize, read_lags, read_sizes
 from emsworker.app import Ems
+from emsworker.core.counted import summed
 from emsworker.core.model import Group, Topic
 from emsworker.store import topics as topic_store
 from emsworker.store.engine.database import Database
@@ -96,19 +98,32 @@ class Standings:
 
         return self._database.call(work)
 
-    def topics(self, limit: int | None = None, *, text: str = "", exact: bool = False) -> TopicStanding:
+    def states(
+        self, lags: Sequence[GroupLag], rates: Mapping[int, float | None] | None = None
+    ) -> dict[int, GroupStatus]:
+        """Return the states of groups by id, and the alarms that fire for them.
+
+        Args:
+            rates: messages a second that the groups have finished lately; by default the beat's samples are read.
+        """
+        return self._database.call(lambda session: read_states(session, lags, rates))
+
+    def topics(
+        self, limit: int | None = None, *, text: str = "", exact: bool = False, measured: bool = True
+    ) -> TopicStanding:
         """Return the longest topics.
 
         Args:
-            limit: the maximum number of topics; with it, their sizes are always read now.
+            limit: the maximum number of topics.
             text: only topics whose name contains it.
             exact: read now, however many there are.
+            measured: of many topics, read the sizes of those that a limit leaves now, instead of from the samples.
         """
 
         def work(session: Session) -> TopicStanding:
             sums = None if exact else _sums_of_many(session)
             if sums is not None:
-                return _kept_topics(session, sums, limit, text)
+                return _kept_topics(session, sums, limit, text, measured=measured)
             return _read_topics(session, limit, text)
 
         return self._database.call(work)
@@ -139,10 +154,10 @@ def _read_groups(
     ages = [one.oldest_age_s for one in lags if one.oldest_age_s is not None]
     total = StreamSums(
         age_s=0.0,
-        lag=sum(one.lag for one in lags),
+        lag=summed(one.lag for one in lags),
         running=sum(one.running for one in lags),
-        retries=sum(one.retries for one in lags),
-        dead=sum(one.dead for one in lags),
+        retries=summed(one.retries for one in lags),
+        dead=summed(one.dead for one in lags),
         oldest_s=max(ages, default=None),
         topics=sum(topic.server is None for topic in topic_store.list_topics(session)),
         groups=len(lags),
@@ -206,14 +221,14 @@ def _group_lag(row: GroupNumbers, topic: Topic, group: Group, age_s: float) -> G
     )
 
 
-def _kept_topics(session: Session, sums: StreamSums, limit: int | None, text: str) -> TopicStanding:
+def _kept_topics(session: Session, sums: StreamSums, limit: int | None, text: str, *, measured: bool) -> TopicStanding:
     rows = latest.list_topics(session, _ALL if limit is None else limit + 1, text)
     more, rows = limit is not None and len(rows) > limit, rows[:limit]
     topics = {
         one.id: one
         for one in topic_store.list_topics(session, None if limit is None else {row.topic_id for row in rows})
     }
-    if limit is None:
+    if limit is None or not measured:
         sizes = [TopicSize(topics[row.topic_id], row.kept, None) for row in rows if row.topic_id in topics]
     else:
         shown = [topics[row.topic_id] for row in rows if row.topic_id in topics]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _IRREGULAR = {"body": "bodies", "retry": "retries", "process": "processes", "is": "are", "was": "were", "has": "have"}
 
 
@@ -28,6 +30,7 @@ class AtLeast(int):
         return f"{int(self):,}+"
 
 
-def capped(number: int, most: int, *parts: int) -> int:
-    """Return a number as :class:`AtLeast` if it, or one of the parts that it is made of, was counted up to a limit."""
-    return AtLeast(number) if max(parts, default=number) >= most else number
+def summed(numbers: Iterable[int]) -> int:
+    """Return the sum of counts, which is :class:`AtLeast` if one of them is."""
+    found = list(numbers)
+    return AtLeast(sum(found)) if any(isinstance(number, AtLeast) for number in found) else sum(found)

@@ -9,21 +9,22 @@ from typing import Any
 from starlette.responses import Response
 
 from emsworker.admin import Selection, SkipPolicy
+from emsworker.admin.group_states import GroupState
 from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
 from emsworker.core.settings import settings_of
 from emsworker.store.inspect.latest import GroupChoice
 from emsworker.web.overview import HOURS, MOST_LINES, charts_of, hours_of, lines_of
-from emsworker.web.page import MOST_COUNTED, View, Visit, read_number
+from emsworker.web.page import View, Visit, read_number
 
 PLAN_SCAN = 500_000
 _PLAN_S = 8.0  # less than a page may take
 _CHOICES = {
-    "paused": GroupChoice.PAUSED,
-    "stuck": GroupChoice.WAITING,
-    "behind": GroupChoice.WAITING,
-    "ok": GroupChoice.IDLE,
+    GroupState.WORKING.value: GroupChoice.WAITING,
+    GroupState.NO_CONSUMER.value: GroupChoice.WAITING,
+    GroupState.PAUSED.value: GroupChoice.PAUSED,
+    GroupState.IDLE.value: GroupChoice.IDLE,
 }
 
 
@@ -39,7 +40,7 @@ def groups(visit: Visit) -> Response:
         age_s=standing.age_s,
         wanted=wanted,
         state=state,
-        most=MOST_COUNTED,
+        states=list(_CHOICES),
     )
 
 
@@ -69,7 +70,6 @@ def group(visit: Visit) -> Response:
         charts=charts,
         hours=hours,
         all_hours=HOURS,
-        most=MOST_COUNTED,
     )
 
 

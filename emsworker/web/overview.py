@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from emsworker.admin.group_states import GroupStatus
 from emsworker.admin.monitoring import GroupLag
 from emsworker.core.errors import ConfigError, EmsError, Problem
 from emsworker.core.settings import settings_of
 from emsworker.store.inspect.samples import SamplePoint
 from emsworker.web.charts import Line, LineChart, draw
-from emsworker.web.page import MOST_COUNTED, Shared, View, Visit
+from emsworker.web.page import Shared, View, Visit
 
 HOURS = (1, 6, 24, 72)
 _LATEST_S = 120.0
@@ -26,20 +27,25 @@ class GroupLine:
     Attributes:
         in_per_s, out_per_s: its rates, ``None`` where they are not known.
         drain_s: seconds until nothing is left at these rates; ``None`` if it does not get less, or there is nothing.
-        state: ``paused``, ``stuck`` (nobody works on what waits), ``behind``, or ``ok``.
+        status: what it does, and the alarms that fire for it.
     """
 
     lag: GroupLag
     in_per_s: float | None
     out_per_s: float | None
     drain_s: float | None
-    state: str
+    status: GroupStatus
+
+    @property
+    def state(self) -> str:
+        """What it does, as a word."""
+        return self.status.state.value
 
 
 def lines_of(shared: Shared, lags: Sequence[GroupLag]) -> list[GroupLine]:
     """Return groups of a stream with their rates."""
-    rates, working = shared.rates(lags), any(view.row.alive for view in shared.clients())
-    return [_line(one, rates.get((one.topic.name, one.group.name)), working) for one in lags]
+    rates, states = shared.rates(lags), shared.states(lags)
+    return [_line(one, rates.get((one.topic.name, one.group.name)), states[one.group.id]) for one in lags]
 
 
 def latest(visit: Visit) -> SamplePoint | None:
@@ -50,17 +56,11 @@ def latest(visit: Visit) -> SamplePoint | None:
     return points[-1]
 
 
-def _line(lag: GroupLag, sample: SamplePoint | None, working: bool) -> GroupLine:
+def _line(lag: GroupLag, sample: SamplePoint | None, status: GroupStatus) -> GroupLine:
     in_per_s, out_per_s = (sample.in_per_s, sample.out_per_s) if sample else (None, None)
     gain = (out_per_s or 0.0) - (in_per_s or 0.0)
     drain_s = lag.lag / gain if lag.lag and gain > 0.01 and not lag.group.paused else None
-    if lag.group.paused:
-        state = "paused"
-    elif not lag.lag:
-        state = "ok"
-    else:
-        state = "behind" if working else "stuck"
-    return GroupLine(lag, in_per_s, out_per_s, drain_s, state)
+    return GroupLine(lag, in_per_s, out_per_s, drain_s, status)
 
 
 def hours_of(visit: Visit) -> int:
@@ -111,7 +111,6 @@ def overview(visit: Visit) -> Response:
         charts=charts_of(points),
         hours=hours,
         all_hours=HOURS,
-        most=MOST_COUNTED,
     )
 
 
@@ -146,7 +145,6 @@ def topic(visit: Visit) -> Response:
         lines=lines_of(visit.shared, lags),
         readers=[one for one in visit.shared.holds() if one.topic == name],
         positions=[one for one in visit.shared.positions() if one.topic == name],
-        most=MOST_COUNTED,
         charts=charts,
         hours=hours,
         all_hours=HOURS,

@@ -19,6 +19,7 @@ import emsworker.web.texts as texts
 from emsworker.admin import Admin
 from emsworker.admin.alarms import Watched
 from emsworker.admin.audit import Audit
+from emsworker.admin.group_states import GroupStatus
 from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
 from emsworker.admin.operators import check_operator
 from emsworker.admin.readers import HoldView
@@ -186,6 +187,11 @@ class Shared:
         places = [(one.topic, one.group) for one in groups]
         name = ("rates", *((topic.id, group.id) for topic, group in places))
         return self.snapshot.get(name, _SERIES_S, lambda: self.monitoring.rates(places))
+
+    def states(self, groups: Sequence[GroupLag]) -> dict[int, GroupStatus]:
+        """Return the states of some groups by id."""
+        name = ("states", *((one.group.id, one.lag) for one in groups))
+        return self.snapshot.get(name, _FRESH_S, lambda: self.standings.states(groups))
 
     def holds(self) -> Sequence[HoldView]:
         """Return the readers that hold messages."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from emsworker.core.counted import AtLeast
 from emsworker.store.engine.sql import utc
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
@@ -14,9 +15,11 @@ PREVIEW_BYTES = 64 << 10
 
 
 def compact(number: float | None) -> str:
-    """Return a number in at most five characters or so: 950, 12.3k, 4.5M."""
+    """Return a number in at most five characters or so: 950, 12.3k, 4.5M, and 20k+ if it was counted up to there."""
     if number is None:
         return "-"
+    if isinstance(number, AtLeast):
+        return f"{compact(int(number))}+"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size * 10 or (size >= 1e6 and abs(number) >= size):
             return f"{number / size:.3g}{unit}"
@@ -24,8 +27,8 @@ def compact(number: float | None) -> str:
 
 
 def whole(number: int | None) -> str:
-    """Return a number with its thousands apart."""
-    return "-" if number is None else f"{number:,}"
+    """Return a number with its thousands apart, and a + if it was counted up to there."""
+    return "-" if number is None else str(number) if isinstance(number, AtLeast) else f"{number:,}"
 
 
 def rate(per_s: float | None) -> str:

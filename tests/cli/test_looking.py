@@ -297,7 +297,8 @@ def test_lists_of_very_many_say_how_old_they_are(ems: Ems, app: App, url: str) -
     assert "As the beat sampled it" in listed.err
     assert [(one["group"], one["lag"], one["partitions"]) for one in listed.json] == [("mail", 1, None)]
     assert [(one["messages"], one["bytes"]) for one in ems("topics", "list", "--json").json] == [(1, None)]
-    assert [line.split()[:3] for line in ems("top").out.splitlines()][1:] == [["orders", "mail", "1"]]
+    rows = [line.split()[:5] for line in ems("top").out.splitlines()][1:]
+    assert rows == [["orders", "mail", "no", "consumer", "1"]]
     for now in (("groups", "list", "orders"), ("groups", "list", "--exact"), ("groups", "list", "--partitions")):
         read = ems(*now, "--json")
         assert "sampled" not in read.err and len(read.json) == 1

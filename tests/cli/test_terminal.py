@@ -222,7 +222,7 @@ def test_top_prints_once_without_a_terminal(ems: Ems, busy: str) -> None:
     assert (mail["lag"], mail["running"], mail["retries"], mail["dead"]) == (19, 1, 1, 1)
     assert (mail["in_rate"], mail["out_rate"], mail["paused"]) == (0.0, 0.0, False)
     done = ems.ok("top", "--once", "--filter", "stats")
-    assert done.out.split()[:5] == ["TOPIC", "GROUP", "LAG", "IN/S", "OUT/S"] and "mail" not in done.out
+    assert done.out.split()[:5] == ["TOPIC", "GROUP", "STATE", "LAG", "IN/S"] and "mail" not in done.out
     wrong = ems("top", "--interval", "1ms")
     assert wrong.code == 2 and "at least 0.25 s" in wrong.err
     assert ems.ok("top", "--once", "--filter", "nope").err == "No group has 'nope' in its row.\n"

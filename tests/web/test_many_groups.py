@@ -37,8 +37,8 @@ def rows_read(stream: Stream) -> int:
     [
         ("/", "200 of"),
         ("/groups", "200 of"),
-        ("/groups?state=stuck", "no worker"),
-        ("/groups?state=ok", "first 200"),
+        ("/groups?state=no+consumer", "no consumer"),
+        ("/groups?state=idle", "first 200"),
         ("/groups?q=many.77/g1", "many.77"),
         ("/groups/many.10/g1", "many.10"),
         ("/topics", "200 of"),

@@ -133,6 +133,11 @@ def list_alarms(session: Session) -> list[Alarm]:
 # -- silences ----------------------------------------------------------------------------------------------------------
 
 
+def list_firing(session: Session) -> list[tuple[str, str, str]]:
+    """Return rule, topic and group of each alarm that fires; the last two are empty for an alarm of the stream."""
+    return [(rule, topic, group) for rule, topic, group in session.rows(_SQL.list_firing)]
+
+
 def add_silence(
     session: Session, rule: str | None, topic: str | None, group: str | None, for_s: float, reason: str
 ) -> int:

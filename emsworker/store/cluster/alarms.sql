@@ -25,6 +25,9 @@ SELECT event_id FROM ems_alarm_event WHERE rule = %(name)s
 -- name: delete_event
 DELETE FROM ems_alarm_event WHERE event_id = %(event_id)s
 
+-- name: list_firing
+SELECT rule, topic, group_name FROM ems_alarm WHERE state = 'firing' ORDER BY rule, topic, group_name
+
 -- name: list_alarms
 SELECT rule, topic, group_name, alarm_id, state = 'firing', value, since, fired_at, told_at FROM ems_alarm ORDER BY rule, topic, group_name
 

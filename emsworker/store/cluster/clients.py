@@ -113,6 +113,11 @@ def list_clients(session: Session) -> list[ClientRow]:
     return [ClientRow(*row) for row in session.rows(_SQL.list_clients)]
 
 
+def is_any_alive(session: Session) -> bool:
+    """Return whether any client has a lease that has not expired."""
+    return bool(session.rows(_SQL.find_live))
+
+
 def find_without(session: Session, server: str) -> list[str]:
     """Find the live processes that know no server of that name; return their names and ids."""
     found = session.rows(_SQL.list_named_servers)

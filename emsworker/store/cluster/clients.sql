@@ -43,6 +43,9 @@ AND NOT EXISTS (SELECT 1 FROM ems_claim c WHERE c.state = 'start' AND c.client_i
 -- name: list_clients
 SELECT client_id, process_id, name, started_at, renewed_at, expires_at, expires_at > NOW(6) FROM ems_client ORDER BY name, client_id
 
+-- name: find_live
+SELECT 1 FROM ems_client WHERE expires_at > NOW(6) LIMIT 1
+
 -- name: list_named_servers
 -- The servers that each live process knows by name.
 SELECT DISTINCT name, process_id, servers FROM ems_client WHERE expires_at > NOW(6) ORDER BY name, process_id

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emsworker.core.counted import AtLeast
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
 
@@ -66,7 +67,7 @@ def list_lags(
 
     Args:
         most: count at most this many retries, and dead letters, of each group, so that the cost does not grow with
-            them; ``None`` counts all.
+            them; those that were counted so far are :class:`~emsworker.core.counted.AtLeast`. ``None`` counts all.
         group_ids: only of these groups; ``None`` for all.
     """
     if group_ids is not None and not group_ids:
@@ -94,21 +95,34 @@ def _list_bounded(session: Session, most: int, group_ids: Collection[int] | None
     positions, claimed = (result.rows for result in packet.send())
     first_retry = {(row[0], row[1]): int(row[6]) for row in positions if row[6] is not None}
     retrying, dying = ({group_id for group_id, _ in first_retry}, {row[0] for row in positions if row[7]})
-    retries = _count_some(session, _ALL.count_some_retries, sorted(retrying), most)
+    places = [(row[0], row[1]) for row in positions]
+    retries = _count_some(session, _ALL.count_some_retries, sorted(retrying), most, places)
     # One that has ended between the two packets is still counted, as one.
-    retries_by = {place: (max(1, retries.get(place, 0)), offset) for place, offset in first_retry.items()}
-    dead_by = _count_some(session, _ALL.count_some_dead, sorted(dying), most)
+    retries_by = {place: (_one_or_more(retries.get(place, 0)), offset) for place, offset in first_retry.items()}
+    dead_by = _count_some(session, _ALL.count_some_dead, sorted(dying), most, places)
     return _lags([row[:6] for row in positions], claimed, retries_by, dead_by)
 
 
-def _count_some(session: Session, statement: Sql, group_ids: Sequence[int], most: int) -> dict[tuple[int, int], int]:
+def _one_or_more(count: int) -> int:
+    return count or (AtLeast(1) if isinstance(count, AtLeast) else 1)
+
+
+def _count_some(
+    session: Session, statement: Sql, group_ids: Sequence[int], most: int, places: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], int]:
+    """Count the first rows of each group by partition; of none of ``places`` it is known then that it has no more."""
     if not group_ids:
         return {}
     packet = session.packet()
     for group_id in group_ids:
         packet.add(statement, {"group_id": group_id, "most": most})
-    results = zip(group_ids, packet.send(), strict=True)
-    return {(group_id, int(row[0])): int(row[1]) for group_id, result in results for row in result.rows}
+    found: dict[tuple[int, int], int] = {}
+    for group_id, result in zip(group_ids, packet.send(), strict=True):
+        counts = {(group_id, int(partition)): int(count) for partition, count in result.rows}
+        if sum(counts.values()) >= most:
+            counts = {place: AtLeast(counts.get(place, 0)) for place in places if place[0] == group_id}
+        found |= counts
+    return found
 
 
 def count_running(session: Session, group_ids: Collection[int] | None = None) -> dict[int, int]:
@@ -121,6 +135,11 @@ def count_running(session: Session, group_ids: Collection[int] | None = None) ->
         return {}
     sql, args = _of(group_ids)
     return {int(group_id): int(count) for group_id, count in session.rows(sql.count_running, args)}
+
+
+def held_back(session: Session) -> set[int]:
+    """Return the groups of which claims wait for a permit of a limit: somebody works for them."""
+    return {int(group_id) for (group_id,) in session.rows(_ALL.list_held_back)}
 
 
 def _lags(

@@ -31,6 +31,10 @@ SELECT `partition`, COUNT(*) FROM (SELECT `partition` FROM ems_dead FORCE INDEX 
 -- The live claims of each group, of which there are few.
 SELECT group_id, COUNT(*) FROM ems_claim FORCE INDEX (live) WHERE state = 'start' {and_group}GROUP BY group_id
 
+-- name: list_held_back
+-- Groups with a claim that waits for a permit of a limit.
+SELECT DISTINCT group_id FROM ems_claim FORCE INDEX (live) WHERE state = 'waiting' AND not_before > NOW(6)
+
 -- name: count_claimed
 -- Unfinished offsets in claims of the stream: in all, their lowest, and those held by live clients. Claims of retries
 -- are counted by their retries.
