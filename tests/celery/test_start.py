@@ -114,7 +114,7 @@ def test_a_refusal_after_the_start_ends_nothing(start: Callable[..., Project]) -
     """
     ended = project.program("\n".join(line[4:] for line in program.splitlines()))
     out, err = ended.communicate(timeout=60)
-    assert "refused: AccessDenied" in err and "cannot start" not in err, out + err
+    assert "refused: LoginRefused" in err and "cannot start" not in err, out + err
 
 
 @pytest.mark.parametrize("name", ["max_decoded", "redis_ulr"])

@@ -17,6 +17,7 @@ from emsworker import Ems
 from emsworker.core.errors import AccessDenied, ConfigError, MessageTooLarge, SchemaMissing, TopicDeleted
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.polling import PollInterval
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.fanout import _BusReader
@@ -308,6 +309,29 @@ def test_heartbeats_do_not_make_a_reader_look_more_often(
         server.send("beat", exchange=events, routing_key="worker.heartbeat")
         client.until(number)
     assert looks_a_second() <= 6, "heartbeats have changed its pace"
+
+
+def test_a_reply_does_not_wait_for_the_pause_of_an_idle_program(program: Callable[..., Program]) -> None:
+    """An idle reader waits for a tenth of the time without news; a caller that has just sent a request waits less."""
+    server, client = program(), program()
+    replies = kombu.Queue("replies", exclusive=True)
+    client.consume(replies)
+    server.consume(WORK)
+    client.send(["ready"], replies)
+    client.until(1)
+    reader = client.channel._stream.local._reader
+    assert reader is not None
+    reader._interval = PollInterval(3600, 3600)  # what nobody expects is not looked for any more
+    client.send(["request"], WORK, reply_to=replies.name)
+    (request,) = server.until(1)
+    asked = reader.polls
+    assert until(lambda: reader.polls > asked + 5, 10, "it looks, again and again, while the reply is under way")
+    server.send(["reply"], routing_key=request.properties["reply_to"])
+    request.ack()
+    assert [message.decode() for message in client.until(2)] == [["ready"], ["reply"]]
+    assert not reader._expects_reply, "once it has come"
+    client.send(["more"], WORK, reply_to="elsewhere")
+    assert not reader._expects_reply, "a queue of another program is looked at by that one"
 
 
 @pytest.mark.parametrize("confirm", [True, False])

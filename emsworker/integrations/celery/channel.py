@@ -313,12 +313,15 @@ class QueueChannel(StdChannel):
         deletions = 0
         while True:
             try:
-                return self._stream.sender.send(stored, exchange, routing_key)
+                self._stream.sender.send(stored, exchange, routing_key)
+                break
             except TopicDeleted:
                 self._bindings.forget()
                 deletions += 1
                 if deletions == _DELETIONS:
                     raise
+        if isinstance(reply_to := message["properties"].get("reply_to"), str):
+            self._stream.local.expect(reply_to)
 
     # -- consuming -----------------------------------------------------------------------------------------------------
 

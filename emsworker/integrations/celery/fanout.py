@@ -36,6 +36,7 @@ from emsworker.store.stream.messages import close_hole_at
 log = logging.getLogger(__name__)
 
 _SHORTEST_S, _LONGEST_S = 0.005, 0.35  # Celery's remote control waits a second for its answers
+_REPLY_S = 0.001  # the shortest pause while a reply is expected: a caller does nothing else
 _LATEST_S = 0.02  # after which a look is not put off any longer
 _REST = 2  # the least ratio of a pause to the time that a look takes: many workers leave a busy server alone
 _OTHER_S = 0.1  # between looks that are for all that idle consumers could do
@@ -131,6 +132,11 @@ class LocalQueues:
         with self._lock:
             self._pollers = [one for one in self._pollers if one is not poller]
         self._rest()
+
+    def expect(self, name: str) -> None:
+        """Look often until something comes, if a queue of that name is here: a request that names it was sent."""
+        if name in self._queues and (reader := self._reader) is not None:
+            reader.expect()
 
     def _look_soon(self) -> None:
         if (reader := self._reader) is not None:
@@ -236,6 +242,8 @@ class _BusReader(Runnable):
         self._woken = forks.Event()
         self._hurried, self._looked_at, self._cost_s = False, ticks(), 0.0
         self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
+        self._reply_interval = PollInterval(_REPLY_S, _LONGEST_S)  # since the last request
+        self._expects_reply = False
         self._swept_at = ticks()
         self._trouble = Trouble(log)
         self._listener: Listener | None = None
@@ -261,6 +269,12 @@ class _BusReader(Runnable):
         self._interval.note()
         self._look_now()
 
+    def expect(self) -> None:
+        """Look often until something comes; the longer that takes, the less often."""
+        self._reply_interval.note()
+        self._expects_reply = True
+        self._woken.set()  # it may be in the middle of a long pause
+
     def look_soon(self) -> None:
         """Count the pause anew: a consumer becomes idle that has just had work.
 
@@ -279,7 +293,9 @@ class _BusReader(Runnable):
 
     def step(self) -> None:
         """Wait until the next look is due, and look."""
-        pause_s = min([self._interval.pause_s(ticks()), *(one.wanted()[1] for one in self._pollers())])
+        now = ticks()
+        reply_s = self._reply_interval.pause_s(now) if self._expects_reply else math.inf
+        pause_s = min([self._interval.pause_s(now), reply_s, *(one.wanted()[1] for one in self._pollers())])
         self._woken.wait(max(pause_s, _REST * self._cost_s))
         is_due = not self._woken.is_set() or self._hurried or ticks() > self._looked_at + _LATEST_S
         self._woken.clear()
@@ -375,7 +391,7 @@ class _BusReader(Runnable):
             ):
                 queue.put(envelope, envelope.expires_s)
                 if envelope.routing_key != HEARTBEAT:
-                    self._came = True
+                    self._came, self._expects_reply = True, False
                     self._interval.note()
 
     def stop(self) -> None:
