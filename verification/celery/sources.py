@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 _DOWNLOAD_S = 600.0
@@ -22,7 +23,7 @@ class Source:
 
     Args:
         project: its name on the package index.
-        version: the only one whose exceptions are known (`exceptions.toml`).
+        version: one whose exceptions are known (`exceptions.toml`).
         sha256: of the archive.
     """
 
@@ -36,8 +37,43 @@ class Source:
         return f"{self.project}-{self.version}"
 
 
-CELERY = Source("celery", "5.7.0", "6a5dfcf6662287204f009a02002b9e66c83d4105e47ebabdc7079108772fc6f0")
-KOMBU = Source("kombu", "5.7.0", "31e62fdfd2381caa3422f8e02b84a491d9a2180ddda74507b57f4cb1e1c2c2c9")
+# Of each minor version that is supported, the last one.
+CELERY = (
+    Source("celery", "5.5.3", "6c972ae7968c2b5281227f01c3a3f984037d21c5129d07bf3550cc2afc6b10a5"),
+    Source("celery", "5.6.3", "177006bd2054b882e9f01be59abd8529e88879ef50d7918a7050c5a9f4e12912"),
+    Source("celery", "5.7.0", "6a5dfcf6662287204f009a02002b9e66c83d4105e47ebabdc7079108772fc6f0"),
+)
+KOMBU = (
+    Source("kombu", "5.5.4", "886600168275ebeada93b888e831352fe578168342f0d1d5833d88ba0d847363"),
+    Source("kombu", "5.6.2", "8060497058066c6f5aed7c26d7cd0d3b574990b09de842a8c5aaed0b92cc5a55"),
+    Source("kombu", "5.7.0", "31e62fdfd2381caa3422f8e02b84a491d9a2180ddda74507b57f4cb1e1c2c2c9"),
+)
+
+
+def of_minor(sources: tuple[Source, ...], minor: str) -> Source:
+    """The source of a version like ``5.6``.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for source in sources:
+        if source.version.startswith(f"{minor}."):
+            return source
+    known = ", ".join(source.version for source in sources)
+    raise ValueError(f"{sources[0].project} {minor}: its suite is not known; known are {known}")
+
+
+def installed(sources: tuple[Source, ...]) -> Source:
+    """The source of the version that this interpreter has.
+
+    Raises:
+        ValueError: its results are not known.
+    """
+    found = version(sources[0].project)
+    source = of_minor(sources, found.rpartition(".")[0])
+    if source.version != found:
+        raise ValueError(f"{source.project} {found} is installed, and the suite of {source.version} is known")
+    return source
 
 
 def unpacked(source: Source) -> Path:
@@ -79,3 +115,7 @@ def _unpack(archive: Path, source: Source) -> Path:
         raise ValueError(f"{archive.name} holds no t/integration")
     shutil.rmtree(library)
     return folder / source.name
+
+
+if __name__ == "__main__":  # `./dev test-celery --celery 5.6` installs these
+    print(*(f"{one.project}=={one.version}" for one in (of_minor(known, sys.argv[1]) for known in (CELERY, KOMBU))))

@@ -1,0 +1,1 @@
+"""Airflow's CeleryExecutor, unmodified, with EMS as broker and result backend."""
