@@ -22,7 +22,7 @@ _PATIENCE_S = 10.0
 
 
 class GroupState(StrEnum):
-    """What a group does: nothing may run; messages wait, and nobody takes them; messages run; nothing is left."""
+    """State of a group: nothing may run; messages wait, and nobody takes them; messages run; nothing is left."""
 
     PAUSED = "paused"
     NO_CONSUMER = "no consumer"

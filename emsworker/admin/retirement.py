@@ -36,7 +36,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Remains:
-    """What is left of a server that is to be retired; each line of text names what it is about.
+    """Remains of a server that is to be retired; each line of text names what it is about.
 
     Attributes:
         topics: those that it keeps, and the server to which each moves.
@@ -53,7 +53,7 @@ class Remains:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one server says: its topics, those with messages in its outbox, and its live processes and beats that list
+    """Answer of one server: its topics, those with messages in its outbox, and its live processes and beats that list
     the server to be retired.
     """  # noqa: D205 - one sentence
 

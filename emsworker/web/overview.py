@@ -38,7 +38,7 @@ class GroupLine:
 
     @property
     def state(self) -> str:
-        """What it does, as a word."""
+        """The state of the group, as a word."""
         return self.status.state.value
 
 
