@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from emsworker.core.config import Settings
+from emsworker.core.counted import counted
 from emsworker.store.engine.errors import Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.strays import bring_back, find_strays
@@ -23,11 +24,11 @@ def bring_strays_back(session: Session, settings: Settings) -> float:
         except Duplicate:  # a late producer; the next look sees what is free now
             continue
         log.error(
-            "topic %d, partition %d: %d messages were at offset %d and after it, where no counter of EMS can have put "
-            "them; they are at offset %d now. Look for who inserts rows, or sets counters, beside EMS.",
+            "topic %d, partition %d: %s at offset %d and after it, where no counter of EMS leads, brought back to offset %d; "
+            "look for who inserts rows, or sets counters, beside EMS",
             stray.topic_id,
             stray.partition,
-            moved,
+            counted(moved, "message"),
             stray.offset,
             stray.free,
         )

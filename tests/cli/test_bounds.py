@@ -28,7 +28,7 @@ NASTY = [
 ]
 # What else the command needs to be complete.
 ARGUMENTS = {
-    "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
+    "topics list": [], "groups list": [], "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
     "servers retire": ["main"],
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],

@@ -13,6 +13,7 @@ from celery.exceptions import TimeoutError
 from celery.result import AsyncResult, GroupResult
 from kombu.exceptions import KombuError
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.poller import Waiter
@@ -121,7 +122,7 @@ def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None) 
     backend.poller.hurry()
     while members:
         if (left := ends_at - ticks()) <= 0:
-            raise TimeoutError(f"{len(members)} tasks of group {group.id} have not ended")
+            raise TimeoutError(f"group {group.id} has not ended: it has {counted(len(members), 'task')}")
         backend.wait_for_news(waiter, left)
         while waiter.values:
             meta = backend.decode_result(waiter.values.popleft())
