@@ -24,8 +24,8 @@ def bring_strays_back(session: Session, settings: Settings) -> float:
         except Duplicate:  # a late producer; the next look sees what is free now
             continue
         log.error(
-            "topic %d, partition %d: %s at offset %d and after it, where no counter of EMS leads, brought back to offset %d; "
-            "look for who inserts rows, or sets counters, beside EMS",
+            "topic %d, partition %d: %s at offset %d and after it, where no counter of EMS leads, brought back to "
+            "offset %d; look for who inserts rows, or sets counters, beside EMS",
             stray.topic_id,
             stray.partition,
             counted(moved, "message"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
 from emsworker.core.terminal_text import harmless
+from emsworker.observe.log_stream import LogStream
 from emsworker.observe.repeats import REPEATS, RepeatHandler
 
 TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s"
@@ -30,7 +31,7 @@ def configure_logging(level: str, form: str = "text", repeats: int = REPEATS) ->
         form: one of :data:`LOG_FORMATS`.
         repeats: see :class:`RepeatHandler`.
     """
-    handler = RepeatHandler(sys.stderr, repeats)
+    handler = RepeatHandler(LogStream(sys.stderr), repeats)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":

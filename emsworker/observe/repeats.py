@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -45,7 +45,7 @@ class RepeatHandler(logging.StreamHandler[Any]):
         most: lines of one kind in a minute; 0 writes all.
     """
 
-    def __init__(self, stream: IO[str] | None = None, most: int = REPEATS) -> None:
+    def __init__(self, stream: Any = None, most: int = REPEATS) -> None:
         super().__init__(stream)
         self._most = most
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
