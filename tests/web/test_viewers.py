@@ -60,7 +60,7 @@ def bombed(stream: Stream) -> Stream:
     stream.rows(
         "INSERT INTO ems_dead (group_id, `partition`, `offset`, uid, headers, body, born_at, producer_id, dead_at, attempts, "
         "task, error_type, reason, error) SELECT %s, `partition`, `offset`, uid, headers, body, born_at, producer_id, NOW(6), 1, "
-        "'', 'E', 'bad', 'E: bad' FROM ems_message WHERE topic_id = %s",
+        "'', 'E', 'bad', 'E: bad' FROM ems_message WHERE topic_id = %s AND kind = 'message'",
         group.id, topic.id,
     )  # fmt: skip
     return stream
