@@ -76,9 +76,9 @@ class ResultConsumer(BaseResultConsumer):
         self.backend.wait_for_news(self._waiter, 1.0 if timeout is None else timeout)
         values = self._waiter.values
         while values:
-            self.on_state_change(self._meta_of(*values.popleft()), None)
+            self.on_state_change(self.meta_of(*values.popleft()), None)
 
-    def _meta_of(self, key: bytes, value: bytes) -> dict[str, Any]:
+    def meta_of(self, key: bytes, value: bytes) -> dict[str, Any]:
         """Decode a result; one that cannot be read fails those who wait for it, and nobody else."""
         try:
             meta: dict[str, Any] = self.backend.decode_result(value)
@@ -125,9 +125,9 @@ def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None) 
             raise TimeoutError(f"group {group.id} has not ended: it has {counted(len(members), 'task')}")
         backend.wait_for_news(waiter, left)
         while waiter.values:
-            meta = backend.decode_result(waiter.values.popleft())
+            key, value = waiter.values.popleft()
+            meta = backend.result_consumer.meta_of(key, value)
             if meta["status"] in states.READY_STATES:
-                key = backend.get_key_for_task(meta["task_id"])
                 waiter.discard(key)
                 members.pop(key)._maybe_set_cache(meta)
 
