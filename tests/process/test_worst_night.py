@@ -49,7 +49,7 @@ def _locked_out(stream: Stream, url: str) -> Iterator[None]:
 
 
 def test_a_user_who_is_refused_is_told_by_all(stream: Stream, as_role: MakeUser) -> None:
-    url = as_role("worker", ["auto-create"])
+    url = as_role("worker", ["auto-create", "beat"])
     worker, beat = stream.worker(http="0", settings={"url": url}), stream.beat({"url": url}, http="0")
     for program in (worker, beat):
         wait_for(program, "readyz", 200)
