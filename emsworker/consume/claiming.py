@@ -251,6 +251,7 @@ class Claiming:
         claimant = Claimant(
             place.topic, place.group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
         )
+        in_hand.end_sending()
         settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
         began = ticks()
         try:

@@ -60,6 +60,11 @@ class InHand:
         with self.lock:
             return list(self._claims)
 
+    def end_sending(self) -> None:
+        """Release what this thread holds of a write that an exception from outside has cut, also in its very end."""
+        for pulled in self.claims():
+            pulled.end_sending()
+
     def wait(self, seconds: float) -> None:
         """Wait until something was settled, for at most this many seconds."""
         with self._changed:

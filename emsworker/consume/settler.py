@@ -82,6 +82,7 @@ class Settler(Runnable):
 
     def write_all(self) -> bool:
         """Write everything down that was settled; return false if the server cannot be reached."""
+        self._in_hand.end_sending()
         with self._mutex:
             return all([self._write(pulled, at_once=True) for pulled in self._in_hand.claims()])
 
