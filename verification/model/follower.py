@@ -106,7 +106,7 @@ class Follower:
         self._stream(transaction.of("ems_message"))
         claims = transaction.of("ems_claim")
         if transaction.what == "recover":
-            self._recovery(claims)
+            self._recovery(claims, charges=any(map(_is_charge, transaction.changes)))
             return
         for change in claims:
             self._claim(transaction, change)
@@ -246,7 +246,7 @@ class Follower:
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
-    def _recovery(self, changes: list[Change]) -> None:
+    def _recovery(self, changes: list[Change], *, charges: bool) -> None:
         lost = next(change.was for change in changes if change.was is not None)
         k = self.clients[lost["client_id"]]
         for step in (keeping.doubt, keeping.expire):
@@ -255,7 +255,7 @@ class Follower:
         claim = next((one for one in self.state.claims if one.owner == k and one.lo == lost["lo"]), None)
         if claim is None:
             raise Refused(f"{lost['client_id']} has no claim from {lost['lo']} on")
-        if claim.running and not any(map(_is_charge, changes)):
+        if claim.running and not charges:
             nameless = claim._replace(running=0)
             self._step(("unname", k), self.state.with_claim(claim, nameless))
             claim = nameless
