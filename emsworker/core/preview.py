@@ -138,7 +138,7 @@ class FullDecoder:
         return self
 
     def preview(self, raw_headers: bytes, raw: bytes | None) -> Preview:
-        """See :meth:`PreviewDecoder.preview`.
+        """Decode all of a message.
 
         Raises:
             TimeoutError: it is too late.
