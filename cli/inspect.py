@@ -17,8 +17,10 @@ from .completing import complete_topics
 from .output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
+    from emsworker.admin.lists import Delayed
     from emsworker.admin.monitoring import GroupTrace, Trace
     from emsworker.core.run import Progress
+    from emsworker.store.cluster.audit import AuditRow
 
 
 def utc(text: str) -> datetime:
@@ -80,7 +82,8 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
     """Show the producer of a message, and its history in each group.
 
     MESSAGE is a message id, or topic/partition/offset. For each group: its state, the client that has it or had it
-    last, and every attempt that was written down (all that did not end well, and retries that did).
+    last, and every attempt that was written down (all that did not end well, and retries that did). KIND says if it
+    is a message of the stream, delayed (DUE_AT says until when) or cancelled; by whom, if the dashboard was used.
 
     \b
     unclaimed  not taken yet
@@ -88,29 +91,51 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
     claimed    a client has it and has not reported it finished
     running    a client reported that it runs it now
     retry      waits for its next attempt, or runs in it
-    done       finished
+    done       finished; one that is cancelled, also passed over
     dead       given up; `ems dead show` shows the dead letter
     dropped    given up, and its dead letter was deleted
     skipped    the group began after it
+    cancelled  cancelled before the group claimed it
     """  # noqa: D301 - click wants the character itself
-    from emsworker.admin import parse_place
-
     monitoring = open_stream().monitoring()
-
-    def read(details: bool) -> Sequence[Trace]:
-        if "/" in message:
-            return [monitoring.trace_at(*parse_place(message), details=details)]
-        return monitoring.trace(message, topic, details=details)
-
-    found = as_far_as_allowed(read, "headers and errors")
+    found = as_far_as_allowed(lambda details: monitoring.locate(message, topic, details=details), "headers and errors")
+    cancelled = _cancellation(found.cancelled)
     if as_json:
-        print_json([_record(one) | {"groups": [_group(group) for group in one.groups]} for one in found])
+        records = [
+            _record(one, cancelled) | {"groups": [_group(group) for group in one.groups]} for one in found.traces
+        ]
+        records += [_delayed(one) | {"groups": []} for one in found.delayed]
+        print_json(records or [{"id": message, "kind": "cancelled", "groups": []} | cancelled])
         return
-    for one in found:
-        _print(one)
+    for one in found.traces:
+        _print(one, cancelled)
+    for waiting in found.delayed:
+        print_record(_delayed(waiting), False)
+    if not found.traces and not found.delayed:
+        print_record({"id": message, "kind": "cancelled"} | cancelled, False)
 
 
-def _record(found: Trace) -> dict[str, Any]:
+def _cancellation(action: AuditRow | None) -> dict[str, Any]:
+    return {} if action is None else {"cancelled_by": action.actor, "cancelled_at": action.begun_at}
+
+
+def _delayed(found: Delayed) -> dict[str, Any]:
+    return {
+        "topic": found.topic,
+        "partition": found.partition,
+        "offset": None,
+        "id": found.id,
+        "kind": "delayed",
+        "key": text_of(found.key),
+        "tag": text_of(found.tag),
+        "task": found.task,
+        "created_at": found.created_at,
+        "due_at": found.due_at,
+        "producer": found.producer,
+    }
+
+
+def _record(found: Trace, cancelled: dict[str, Any]) -> dict[str, Any]:
     from emsworker.core.ids import uid_text
 
     place = {"topic": found.topic.name, "partition": found.partition, "offset": found.offset}
@@ -127,6 +152,7 @@ def _record(found: Trace) -> dict[str, Any]:
         "size": message.size_bytes,
         "born_at": message.born_at,
         "producer": message.producer_id,
+        **(cancelled if message.kind == "cancelled" else {}),
     }
 
 
@@ -145,8 +171,8 @@ def _group(found: GroupTrace) -> dict[str, Any]:
     }
 
 
-def _print(found: Trace) -> None:
-    print_record(_record(found), False)
+def _print(found: Trace, cancelled: dict[str, Any]) -> None:
+    print_record(_record(found, cancelled), False)
     print_gap()
     rows = [
         {

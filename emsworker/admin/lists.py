@@ -126,6 +126,22 @@ class MessageOutline:
     kind: str
 
 
+def delayed_of(row: DelayedRow, topic: str) -> Delayed:
+    """Return a row of the outbox as it is shown."""
+    return Delayed(
+        topic=topic,
+        id=uid_text(row.uid),
+        due_at=utc(row.due_at),
+        created_at=utc(row.created_at),
+        partition=row.partition,
+        key=decode_key(row.key),
+        tag=decode_key(row.tag),
+        level=int(row.level),
+        producer=row.producer_id,
+        task=_task_of(row.headers),
+    )
+
+
 class Lists:
     """Lists of messages by their state, in pages; no page costs more than the first.
 
@@ -167,22 +183,12 @@ class Lists:
         where = self._topics(self._database.call(store.delayed_topics)) if topic is None else [self._topic_of(topic)]
         names = {one.id: one.name for one in where}
         rows = self._database.call(lambda s: store.list_delayed(s, list(names), place, limit + 1, details))
-
-        def shown(row: DelayedRow) -> Delayed:
-            return Delayed(
-                topic=names[row.topic_id],
-                id=uid_text(row.uid),
-                due_at=utc(row.due_at),
-                created_at=utc(row.created_at),
-                partition=row.partition,
-                key=decode_key(row.key),
-                tag=decode_key(row.tag),
-                level=int(row.level),
-                producer=row.producer_id,
-                task=_task_of(row.headers),
-            )
-
-        return page_of(rows, limit, lambda row: (row.due_at, row.topic_id, row.uid.hex()), shown)
+        return page_of(
+            rows,
+            limit,
+            lambda row: (row.due_at, row.topic_id, row.uid.hex()),
+            lambda row: delayed_of(row, names[row.topic_id]),
+        )
 
     def retries(
         self,

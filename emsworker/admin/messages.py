@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,11 +27,9 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import cursors as cursor_store
 from emsworker.store.inspect import trace as trace_store
-from emsworker.store.inspect.lists import delayed_topics
 from emsworker.store.stream import search
 from emsworker.store.stream.messages import find_uids
 from emsworker.store.stream.search import Found
-from emsworker.store.topics import list_topics
 
 STEP = 1000
 SCAN = 100_000
@@ -268,20 +266,6 @@ class Messages:
         body_bytes = FullDecoder.body_bytes if whole else decoder.body_bytes
         look = MessageSearch(self._database, topic, offsets, Predicate(), decoder=decoder, body_bytes=body_bytes)
         return look.first(1)
-
-    def delayed_in(self, message_id: str) -> Sequence[str]:
-        """Return the names of the topics in whose outbox a message waits for its time.
-
-        Raises:
-            InvalidName: not a message id.
-        """
-        uid = parse_uid(message_id)
-
-        def work(session: Session) -> Sequence[Topic]:
-            ids = search.find_delayed(session, delayed_topics(session), uid)
-            return list_topics(session, ids)
-
-        return [topic.name for topic in self._database.call(work)]
 
     def contains(self, topic: str, ids: Iterable[str]) -> dict[str, str | None]:
         """Look messages up: id -> ``stream``, ``delayed``, or ``None`` (never sent, cancelled, or deleted).

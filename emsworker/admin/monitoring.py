@@ -8,10 +8,20 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from emsworker.admin.dead import parse_place
+from emsworker.admin.lists import Delayed, delayed_of
 from emsworker.app import Ems
 from emsworker.core.counted import AtLeast, summed
-from emsworker.core.errors import ConfigError, EmsError, Problem, UnknownGroup, UnknownMessage, UnknownTopic
-from emsworker.core.ids import parse_uid
+from emsworker.core.errors import (
+    AccessDenied,
+    ConfigError,
+    EmsError,
+    Problem,
+    UnknownGroup,
+    UnknownMessage,
+    UnknownTopic,
+)
+from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import ClaimState, Group, Outcome, Topic
 from emsworker.core.options import refuse, whole
 from emsworker.core.preview import PreviewDecoder
@@ -19,12 +29,14 @@ from emsworker.core.run import Progress
 from emsworker.core.times import in_utc
 from emsworker.store import topics as topic_store
 from emsworker.store.cluster import clients as client_store
+from emsworker.store.cluster.audit import AuditRow, find_cancel
 from emsworker.store.cluster.clients import ClientRow, LeaderRow
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import dead as dead_store
 from emsworker.store.groups import reports
+from emsworker.store.inspect import lists as list_store
 from emsworker.store.inspect import monitoring as store
 from emsworker.store.inspect import samples as sample_store
 from emsworker.store.inspect import trace as trace_store
@@ -118,6 +130,7 @@ class TraceState(StrEnum):
     DEAD = "dead"
     DONE = "done"
     DROPPED = "dropped"
+    CANCELLED = "cancelled"
     SKIPPED = "skipped"
 
 
@@ -129,7 +142,8 @@ class GroupTrace:
         state: ``unclaimed``: not claimed yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client
             has it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its
             next attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up;
-            ``done``; ``dropped``: given up, and its dead letter deleted; ``skipped``: the group began after it.
+            ``done``; ``dropped``: given up, and its dead letter deleted; ``skipped``: the group began after it;
+            ``cancelled``: it was cancelled before the group claimed it.
         client_id: the client that has it, or had it last.
         progress: the last report of its handler, if it runs and reports progress.
     """
@@ -155,6 +169,21 @@ class Trace:
     message: MessageRow | None
     headers: Mapping[str, str]
     groups: tuple[GroupTrace, ...]
+
+
+@dataclass(frozen=True)
+class Located:
+    """All that is known of a message that somebody looks for.
+
+    Attributes:
+        traces: in the stream; several if the id was used in several topics.
+        delayed: in the outbox.
+        cancelled: who cancelled it and when, if the audit tells, which has what people do on the dashboard.
+    """
+
+    traces: tuple[Trace, ...]
+    delayed: tuple[Delayed, ...]
+    cancelled: AuditRow | None
 
 
 class Monitoring:
@@ -317,6 +346,61 @@ class Monitoring:
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
+    def locate(self, what: str, topic: str | None = None, *, details: bool = True) -> Located:
+        """Find a message in whatever state: delayed, in the stream, dead, or cancelled.
+
+        Args:
+            what: its id, or ``topic/partition/offset``.
+            topic: look there only.
+            details: see :meth:`trace`.
+
+        Raises:
+            InvalidName: ``what`` is neither.
+            UnknownTopic: there is no such topic.
+            UnknownMessage: nothing is known of it.
+        """
+        if "/" in what:
+            one = self.trace_at(*parse_place(what), details=details)
+            uid = one.message.uid if one.message is not None and one.message.kind == "cancelled" else None
+            return Located((one,), (), None if uid is None else self._cancelled(uid))
+        uid = parse_uid(what)
+        # The outbox first: a message that the relay moves meanwhile is then found in the stream.
+        delayed = self._delayed(uid, topic, details)
+        try:
+            traces = self.trace(what, topic, details=details)
+        except UnknownMessage as error:
+            cancelled = None if delayed else self._cancelled(uid)
+            if not delayed and cancelled is None:
+                raise UnknownMessage(
+                    f"no message {what} is kept: it was never sent, was cancelled while it was delayed, or retention "
+                    "has deleted it"
+                ) from error
+            return Located((), delayed, cancelled)
+        moved = {one.topic.name for one in traces}
+        was_cancelled = any(one.message is not None and one.message.kind == "cancelled" for one in traces)
+        return Located(
+            tuple(traces),
+            tuple(one for one in delayed if one.topic not in moved),
+            self._cancelled(uid) if was_cancelled else None,
+        )
+
+    def _delayed(self, uid: bytes, topic: str | None, details: bool) -> tuple[Delayed, ...]:
+        where = None if topic is None else {one.id for one in self._topics(topic)}
+
+        def work(session: Session) -> tuple[Delayed, ...]:
+            topic_ids = list_store.delayed_topics(session) if where is None else where
+            rows = list_store.find_delayed(session, topic_ids, uid, details)
+            names = {one.id: one.name for one in topic_store.list_topics(session, {row.topic_id for row in rows})}
+            return tuple(delayed_of(row, names[row.topic_id]) for row in rows if row.topic_id in names)
+
+        return self._database.call(work)
+
+    def _cancelled(self, uid: bytes) -> AuditRow | None:
+        try:
+            return self._database.call(lambda session: find_cancel(session, uid_text(uid)))
+        except AccessDenied:
+            return None
+
     def trace(self, uid: str, topic: str | None = None, *, details: bool = True) -> list[Trace]:
         """The trace of a message by its id; several if the id was used in several topics.
 
@@ -328,7 +412,7 @@ class Monitoring:
         Raises:
             InvalidName: ``uid`` is not an id.
             UnknownTopic: there is no such topic.
-            UnknownMessage: no message of that id is kept.
+            UnknownMessage: no message of that id is in the stream; :meth:`locate` finds delayed ones too.
         """
         raw = parse_uid(uid)
         topic_id = None if topic is None else self._topics(topic)[0].id
@@ -345,7 +429,8 @@ class Monitoring:
         found, topics = self._database.call(find)
         if not found:
             raise UnknownMessage(
-                f"no message with the id {uid} is kept; it was never sent, or retention has deleted it"
+                f"no message with the id {uid} is in the stream; it was never sent, is delayed, or retention has "
+                "deleted it"
             )
         return [self._trace(topics[at], place, details) for at, place in sorted(found) if at in topics]
 
@@ -382,7 +467,8 @@ class Monitoring:
             message = trace_store.get_message(session, topic.id, place, details=details)
             groups = topic_store.list_groups(session, topic_id=topic.id)
             histories = [trace_store.get_history(session, group.id, place, details=details) for group in groups]
-            traces = [_judge(group, place[1], one) for group, one in zip(groups, histories, strict=True)]
+            cancelled = message is not None and message.kind == "cancelled"
+            traces = [_judge(group, place[1], one, cancelled) for group, one in zip(groups, histories, strict=True)]
             if message is not None and message.uid is not None:
                 uid = message.uid
                 told = [reports.find(session, [topic.id], [uid], group.name).get(uid) for group in groups]
@@ -466,7 +552,7 @@ def _sum(
     )
 
 
-def _judge(group: Group, offset: int, history: MessageHistory) -> GroupTrace:
+def _judge(group: Group, offset: int, history: MessageHistory, cancelled: bool) -> GroupTrace:
     client_id = history.claim.client_id if history.claim is not None else None
     if history.attempts:
         client_id = history.attempts[-1].client_id or client_id
@@ -476,7 +562,10 @@ def _judge(group: Group, offset: int, history: MessageHistory) -> GroupTrace:
         return GroupTrace(group, state, history.retry.client_id or client_id, history)
     if history.dead is not None:
         return GroupTrace(group, TraceState.DEAD, client_id, history)
-    return GroupTrace(group, _state(offset, history), client_id, history)
+    state = _state(offset, history)
+    if cancelled and state is TraceState.UNCLAIMED:
+        state = TraceState.CANCELLED
+    return GroupTrace(group, state, client_id, history)
 
 
 def _state(offset: int, history: MessageHistory) -> TraceState:

@@ -14,6 +14,7 @@ from emsworker.admin.audit import Audit, count_changed
 from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem, UnknownMessage
+from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.process.clock import ticks
 from emsworker.store.groups.cancel import Cancelled
 from emsworker.store.groups.replay import Replayed
@@ -187,7 +188,8 @@ def _cancel(change: Change) -> None:
     def count(result: object) -> int:
         return int(result in (Cancelled.DELAYED, Cancelled.WAITING))
 
-    with change.recorded("cancel message", f"{topic} {message}", count=count):
+    # The id in its usual notation, by which a trace finds who cancelled it.
+    with change.recorded("cancel message", f"{topic} {uid_text(parse_uid(message))}", count=count):
         change.admin.cancel(topic, message)
 
 

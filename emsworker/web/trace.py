@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.admin import parse_place
 from emsworker.admin.monitoring import GroupTrace, Trace, TraceState
 from emsworker.core.counted import counted
-from emsworker.core.errors import AccessDenied, EmsError, InvalidName, UnknownMessage
-from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.errors import AccessDenied, EmsError, UnknownMessage
+from emsworker.core.ids import uid_text
 from emsworker.core.model import Outcome
 from emsworker.web.page import View, Visit
 from emsworker.web.texts import duration, preview, short_client
@@ -50,8 +49,8 @@ def trace(visit: Visit) -> Response:
     """Show the trace of a message by its id or place, in each topic that has it."""
     what = visit.asked("id")
     if what is None:
-        return visit.render("trace.html", what=None, found=[], note=None)
-    found, note = visit.detailed(lambda details: _find(visit, what, details))
+        return visit.render("trace.html", what=None, found=[], delayed=(), cancelled=None, note=None)
+    located, note = visit.detailed(lambda details: visit.shared.monitoring.locate(what, details=details))
     pages = [
         {
             "trace": one,
@@ -59,32 +58,17 @@ def trace(visit: Visit) -> Response:
             "events": [(group, events_of(one, group)) for group in sorted(one.groups, key=_urgency)],
             "body": body_of(visit, one),
         }
-        for one in found
+        for one in located.traces
     ]
-    delayed = [] if found else _delayed(visit, what)
-    if not found and not delayed:
-        raise UnknownMessage(
-            f"no message {what} is kept: it was never sent, was cancelled, or retention has deleted it"
-        )
-    return visit.render("trace.html", what=what, found=pages, delayed=delayed, note=note)
-
-
-def _find(visit: Visit, what: str, details: bool) -> list[Trace]:
-    if "/" in what:
-        return [visit.shared.monitoring.trace_at(*parse_place(what), details=details)]
-    parse_uid(what)
-    try:
-        return visit.shared.monitoring.trace(what, details=details)
-    except UnknownMessage:
-        return []
-
-
-def _delayed(visit: Visit, what: str) -> Sequence[str]:
-    """Return the topics in whose outbox the message waits."""
-    try:
-        return visit.shared.admin.messages.delayed_in(what)
-    except (InvalidName, AccessDenied):
-        return []
+    return visit.render(
+        "trace.html",
+        what=what,
+        found=pages,
+        delayed=located.delayed,
+        cancelled=located.cancelled,
+        names_actor=visit.may("operator"),  # as the page of the audit does
+        note=note,
+    )
 
 
 def _urgency(group: GroupTrace) -> tuple[bool, str]:

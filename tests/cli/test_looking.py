@@ -8,6 +8,7 @@ import pytest
 
 from emsworker import Ems as App
 from emsworker.admin import Admin
+from emsworker.admin.audit import Audit
 from emsworker.admin.monitoring import Monitoring
 from emsworker.beat.samples import TakeSamples
 from emsworker.core.config import Settings
@@ -306,3 +307,24 @@ def test_lists_of_very_many_say_how_old_they_are(ems: Ems, app: App, url: str) -
     assert exact["bytes"] is not None
     (server,) = ems("servers", "list", "--json").json
     assert (server["groups"], server["lag"]) == (1, 1) and server["age_s"] is not None
+
+
+def test_a_trace_tells_of_messages_outside_of_the_stream_too(ems: Ems, app: App, url: str) -> None:
+    ems.ok("topics", "create", "orders", "--partitions", "1")
+    ems.ok("groups", "create", "orders", "mail", "--ladder", "10ms")
+    later = app.send("orders", 1, key="k", delay="1h")
+    (told,) = ems.ok("trace", later.id, "--json").json
+    assert (told["kind"], told["topic"], told["key"], told["offset"]) == ("delayed", "orders", "k", None)
+    assert told["due_at"] > told["created_at"] and "delayed" in ems.ok("trace", later.id, "--topic", "orders").out
+    assert app.cancel(later.id, "orders")
+    assert "was cancelled while it was delayed" in ems("trace", later.id).errors[0]
+    sent = app.send("orders", 2)
+    assert app.cancel(sent.id, "orders")
+    (told,) = ems.ok("trace", sent.id, "--json").json
+    assert (told["kind"], [one["state"] for one in told["groups"]]) == ("cancelled", ["cancelled"])
+    for id_ in (later.id, sent.id):  # as the dashboard does
+        with Audit(app.stream.database).record("ann", "cancel message", f"orders {id_}", count=lambda result: 1):
+            app.stream.database.call(lambda session: session.transaction(lambda session: 1))
+        (told,) = ems.ok("trace", id_, "--json").json
+        assert (told["kind"], told["cancelled_by"], told["id"]) == ("cancelled", "ann", id_)
+        assert "ann" in ems.ok("trace", id_).out

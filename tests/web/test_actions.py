@@ -75,6 +75,9 @@ def test_an_operator_does_everything_as_the_role_operator(
             stream.value("SELECT COUNT(*) FROM ems_outbox WHERE uid = UNHEX(%s)", waiting) == 0
             and _last(stream)[3] == 1
         )
+        assert re.search(r"It was cancelled .* by ann", client.get(f"/trace?id={waiting}").text, re.DOTALL)
+        told = visit("reader").get(f"/trace?id={waiting}").text
+        assert "It was cancelled" in told and "by ann" not in told
 
         _post(client, "/do/schedule", name="shop.tidy")
         assert stream.value("SELECT COUNT(*) FROM ems_outbox WHERE producer_id = 'beat'") == 1

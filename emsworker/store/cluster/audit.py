@@ -12,6 +12,7 @@ from emsworker.store.engine.sql import Statements, utc
 
 _SQL = Statements(__name__)
 _LENGTHS = {"actor": 190, "action": 64, "target": 400, "detail": 2000}
+_LOOKED_AT = 10_000
 LATEST = b"\xff" * 16
 
 
@@ -68,6 +69,12 @@ def list_actions(session: Session, before: bytes, limit: int) -> list[AuditRow]:
 def get_action(session: Session, action_id: bytes) -> AuditRow | None:
     """Return an action, or ``None``."""
     rows = session.rows(_SQL.get_action, {"action_id": action_id})
+    return _row(rows[0]) if rows else None
+
+
+def find_cancel(session: Session, message_id: str) -> AuditRow | None:
+    """Return the action that cancelled a message, if it is among the latest ones."""
+    rows = session.rows(_SQL.find_cancel, {"target": f"% {message_id}", "most": _LOOKED_AT})
     return _row(rows[0]) if rows else None
 
 

@@ -13,6 +13,12 @@ FROM ems_audit FORCE INDEX (PRIMARY) WHERE action_id < %(before)s GROUP BY actio
 SELECT action_id, MIN(actor), MIN(action), MIN(target), MIN(detail), SUM(changed), COUNT(*), MIN(changed_at), MAX(changed_at)
 FROM ems_audit WHERE action_id = %(action_id)s GROUP BY action_id
 
+-- name: find_cancel
+-- The latest action that cancelled a message, of so many: the table has no index on what was changed.
+SELECT action_id, actor, action, target, detail, changed, 1, changed_at, changed_at
+FROM (SELECT * FROM ems_audit FORCE INDEX (PRIMARY) ORDER BY action_id DESC, step DESC LIMIT %(most)s) a
+WHERE action = 'cancel message' AND target LIKE %(target)s AND changed > 0 ORDER BY action_id DESC LIMIT 1
+
 -- name: delete_old
 -- The first six bytes of an id are milliseconds since 1970.
 DELETE FROM ems_audit

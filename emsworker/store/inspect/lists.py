@@ -7,7 +7,7 @@ the page, of those only whose first rows belong to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,6 +135,14 @@ def list_delayed(
 
     rows = _merged(session, list(map(source, topic_ids)), limit, lambda row: (row[1], row[0], row[2]), False)
     return [DelayedRow(*row) for row in rows]
+
+
+def find_delayed(session: Session, topic_ids: Collection[int], uid: bytes, details: bool) -> list[DelayedRow]:
+    """Return a message from the outbox of each of the topics in which it waits; see :func:`list_delayed`."""
+    if not topic_ids:
+        return []
+    statement = _FULL_SQL.find_delayed if details else _SQL.find_delayed
+    return [DelayedRow(*row) for row in session.rows(statement, {"topic_ids": sorted(topic_ids), "uid": uid})]
 
 
 # -- retries -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,11 @@ SELECT topic_id, due_at, uid, created_at, `partition`, `key`, tag, level, produc
 WHERE topic_id = %(topic_id)s AND due_at >= %(due_at)s AND (due_at > %(due_at)s OR uid > %(uid)s)
 ORDER BY topic_id, due_at, uid LIMIT %(limit)s
 
+-- name: find_delayed
+-- A message in the outbox of some topics; one index dive for each.
+SELECT topic_id, due_at, uid, created_at, `partition`, `key`, tag, level, producer_id, {headers} FROM ems_outbox FORCE INDEX (uid)
+WHERE topic_id IN %(topic_ids)s AND uid = %(uid)s
+
 -- name: list_retries
 -- The next due retries of a group after a place, which are ranges of one index; blocked ones are last.
 SELECT r.group_id, r.due_at, r.`partition`, r.`offset`, r.attempt, r.`key`, {last_error} FROM ems_retry r FORCE INDEX (due)

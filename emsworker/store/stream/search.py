@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -81,14 +81,6 @@ def list_extents(session: Session, topic_id: int) -> list[OffsetRange]:
 def find_outbox(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[bytes]:
     """Return the uids of those messages that are still in the outbox."""
     return {uid for (uid,) in session.rows(_SQL.find_outbox, {"topic_id": topic_id, "uids": list(uids)})}
-
-
-def find_delayed(session: Session, topic_ids: Collection[int], uid: bytes) -> list[int]:
-    """Return the ids of the topics in whose outbox a message is."""
-    if not topic_ids:
-        return []
-    rows = session.rows(_SQL.find_delayed, {"topic_ids": sorted(topic_ids), "uid": uid})
-    return [int(topic_id) for (topic_id,) in rows]
 
 
 @dataclass(frozen=True)

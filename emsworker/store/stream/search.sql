@@ -35,10 +35,6 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 -- Those of the uids that are still in the outbox.
 SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 
--- name: find_delayed
--- The topics in whose outbox a message is; one index dive for each.
-SELECT topic_id FROM ems_outbox FORCE INDEX (uid) WHERE topic_id IN %(topic_ids)s AND uid = %(uid)s
-
 -- name: read_sent
 -- A message by its uid, wherever it is; one statement, because the relay moves it from the one table to the other.
 SELECT o.topic_id, o.headers, o.body, o.created_at FROM ems_outbox o WHERE o.topic_id IN %(topic_ids)s AND o.uid = %(uid)s
