@@ -38,6 +38,7 @@ from emsworker.core.errors import (
 from emsworker.core.ladder import Decision, Done, Dropped
 from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
+from emsworker.core.terminal_text import shortened
 from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
@@ -508,11 +509,3 @@ def describe(error: BaseException) -> str:
     except Exception:  # the parts of an error that Python asks for are its author's as well
         text = f"{''.join(traceback.format_tb(trace))}{class_name(error)}: {text_of(error)}"
     return shortened(redact(text).strip(), _MOST_DESCRIBED)
-
-
-def shortened(text: str, most: int) -> str:
-    """Return a text without its middle if it has more than ``most`` characters: an error may hold a whole response."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half:,} characters are left out ...\n{text[-half:]}"

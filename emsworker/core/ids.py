@@ -88,6 +88,7 @@ def new_claim_id() -> int:
 
 
 CLIENT_NAME = 190  # characters of a worker's name, as its column holds
+TASK_NAME = 190  # characters of a task's name, Celery's too
 
 
 def check_name(what: str, name: str) -> str:
@@ -100,7 +101,7 @@ def check_name(what: str, name: str) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{what} {name!r} is not a valid name: use 1 to 190 of A-Z a-z 0-9 . _ : - "
+            f"{what} {name!r:.300} is not a valid name: use 1 to 190 of A-Z a-z 0-9 . _ : - "
             "and begin with a letter, digit or _"
         )
     return name

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.core.durations import LONGEST_S
+from emsworker.core.terminal_text import in_utf8
 
 MAX_TEXT = 500
 
@@ -36,7 +37,7 @@ class ProgressReport:
         """
         if fraction is not None and not 0 <= fraction <= 1:
             raise ValueError(f"fraction = {fraction!r}: must lie between 0 and 1")
-        return cls(uid, attempt, fraction, text.encode(errors="backslashreplace").decode()[:MAX_TEXT])
+        return cls(uid, attempt, fraction, in_utf8(text)[:MAX_TEXT])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ _LONGEST = 190
 
 
 class BoundedNames:
-    """Lets a number of different names through; whatever comes after them, or is too long, becomes ``(other)``.
+    """Lets a number of different names through; what comes after them, is too long or not printable is ``(other)``.
 
     Whoever sends messages chooses the names of tasks in them, and each new label set of a metric costs memory for ever,
     here and in what reads the metrics.
@@ -24,7 +24,7 @@ class BoundedNames:
         """Return the name, or ``(other)``."""
         if name in self._names:
             return name
-        if len(name) > _LONGEST or len(self._names) >= self._most:
+        if len(name) > _LONGEST or not name.isprintable() or len(self._names) >= self._most:
             return OTHER
         self._names.add(name)
         return name

@@ -13,10 +13,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import harmless, in_utf8, shortened
 from emsworker.observe.log_stream import LogStream
 from emsworker.observe.repeats import REPEATS, RepeatHandler
 
+_MOST_CHARACTERS = 64 << 10  # of a record
+_TEXT_CHARACTERS = (_MOST_CHARACTERS, 8 << 10, 1 << 10, 64)  # of a text in it, until the record is short enough
+_INDENT = "\n  "
 TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(process)d %(threadName)s %(name)s: %(message)s"
 LOG_FORMATS = ("text", "json")
 
@@ -41,7 +44,8 @@ def configure_logging(level: str, form: str = "text", repeats: int = REPEATS) ->
 class TextFormatter(logging.Formatter):
     """Formats a record as text for people, without characters that would control a terminal.
 
-    An error of a handler may quote what somebody sent.
+    A task's name, or an error of a handler, may quote what somebody sent. So further lines of a record are indented:
+    none of them can look like a record of its own. What is longer than 64 KiB loses its middle.
     """
 
     def __init__(self) -> None:
@@ -49,7 +53,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text, with its traceback on further lines."""
-        return harmless(super().format(record))
+        text = harmless(shortened(super().format(record), _MOST_CHARACTERS))
+        return shortened(text, _MOST_CHARACTERS).replace("\n", _INDENT)
 
 
 class MessageFields(logging.Filter):
@@ -73,6 +78,7 @@ class JsonFormatter(logging.Formatter):
     It has ``time`` (UTC), ``level``, ``logger``, ``message``, ``process``, ``thread``; the fields of the message that
     is run (see :class:`MessageFields`); whatever the caller gave as ``extra``; and a traceback as ``traceback``.
     ``details`` in ``extra`` is the end of a message that only people need, because the other fields say it too.
+    An object of more than 64 KiB has shorter texts: they lose their middles.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -91,8 +97,13 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in {**running_fields(), **more}.items():
             if value is not None:
-                fields.setdefault(name, _plain(value))
-        return json.dumps(fields)
+                fields.setdefault(name, value)
+        line = ""
+        for most in _TEXT_CHARACTERS:
+            line = json.dumps({_plain(name, most): _plain(value, most) for name, value in fields.items()})
+            if len(line) <= _MOST_CHARACTERS:
+                break
+        return line
 
     def _trace_of(self, record: logging.LogRecord) -> str | None:
         if record.exc_info and not record.exc_text:
@@ -100,10 +111,13 @@ class JsonFormatter(logging.Formatter):
         return "\n".join(filter(None, (record.exc_text, record.stack_info))) or None
 
 
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has, or its text."""
+def _plain(value: Any, most: int) -> Any:
+    """Return a value that JSON has, or its text; texts in UTF-8, and of at most about ``most`` characters."""
+    if isinstance(value, str):
+        return in_utf8(shortened(value, most))
     try:
-        json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()  # half a surrogate pair, which many readers of JSON refuse, raises a ValueError
     except (TypeError, ValueError, RecursionError):
-        return repr(value)
-    return value
+        return _plain(repr(value), most)
+    return value if len(text) <= most else _plain(text, most)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from emsworker.consume.executor import describe
 from emsworker.core.errors import DecodeError, Ignore, Retry, text_of
 from emsworker.core.extras import require
+from emsworker.core.ids import TASK_NAME
 from emsworker.core.model import Message
 from emsworker.core.process import runnable
 from emsworker.core.process.clock import ticks
+from emsworker.core.terminal_text import in_utf8
 from emsworker.core.url import redact
 from emsworker.observe import otel_names as names
 from emsworker.observe.bounded import BoundedNames
@@ -151,11 +153,11 @@ class OpenTelemetry(Middleware):
         self._measure.ended(run, outcome, None if failure is None else _type_of(failure))
 
     def _fail(self, span: Span, error: BaseException) -> None:
-        text = redact(text_of(error))
+        text = in_utf8(redact(text_of(error)))
         span.set_attribute(names.ERROR_TYPE, _type_of(error))
         span.set_status(self._trace.StatusCode.ERROR, text)
         if isinstance(error, Exception):
-            span.record_exception(error, {"exception.message": text, "exception.stacktrace": describe(error)})
+            span.record_exception(error, {"exception.message": text, "exception.stacktrace": in_utf8(describe(error))})
 
     def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
         """Count a message that was given up."""
@@ -244,7 +246,7 @@ def _place(run: RunBracket) -> Attributes:
     if run.client_id:
         attributes[names.CLIENT_ID] = run.client_id
     if run.task:
-        attributes[names.TASK] = run.task
+        attributes[names.TASK] = in_utf8(run.task[:TASK_NAME])  # exporters fail at what is not UTF-8, with all else
     return attributes
 
 

@@ -11,7 +11,7 @@ from emsworker.core.codec import CALL, encode_body, encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, EncodeError, InvalidName, MessageTooLarge, Problem, TopicRuleError
-from emsworker.core.ids import encode_key, new_uid, parse_uid
+from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import PRIORITY_HEADER, TASK_HEADER, NewMessage, Topic, TopicKind
 from emsworker.core.options import is_whole
 from emsworker.core.priority import check_priority, level_for
@@ -117,6 +117,8 @@ class Outgoing:
             EncodeError, InvalidName, InvalidPriority, ConfigError: it cannot be stored.
             MessageTooLarge: receivers would refuse its body (``max_decoded_bytes``, ``max_decoded_objects``).
         """
+        if (task := self.headers.get(TASK_HEADER)) is not None:
+            check_name("task", task)  # whoever sends a call by name only, and not by a task that was declared
         body, headers = encode_body(
             self.body,
             self.serializer or settings.serializer,

@@ -328,3 +328,9 @@ def test_a_trace_tells_of_messages_outside_of_the_stream_too(ems: Ems, app: App,
         (told,) = ems.ok("trace", id_, "--json").json
         assert (told["kind"], told["cancelled_by"], told["id"]) == ("cancelled", "ann", id_)
         assert "ann" in ems.ok("trace", id_).out
+
+
+def test_a_call_of_what_is_no_name_of_a_task_is_refused(ems: Ems) -> None:
+    for name in ("a\nb", "x" * 191, "shop charge"):
+        done = ems("send", "default", "[]", "--task", name)
+        assert done.code == 2 and "is not a valid name" in done.errors[0] and len(done.err) < 600, done

@@ -40,7 +40,7 @@ def _command(what: str, name: str, options: Mapping[str, Any]) -> list[str]:
     command += ["-p", str(options.get("processes", 1)), "-t", str(options.get("threads", 1))]
     for option, names in (("-Q", options.get("topics", ())), ("--groups", options.get("groups", ()))):
         command += [option, ",".join(names)] if names else []
-    for option in ("max_tasks_per_child", "max_memory_per_child", "http"):
+    for option in ("max_tasks_per_child", "max_memory_per_child", "http", "log_format"):
         command += [f"--{option.replace('_', '-')}", str(options[option])] if option in options else []
     return command if options.get("beat", True) else [*command, "--no-beat"]
 
@@ -54,7 +54,7 @@ class Program:
         log: the file that its output is appended to.
         settings: over those of ``QUICK``.
         options: of the command: app, processes, threads, topics, groups, beat, name, max_tasks_per_child,
-            max_memory_per_child, http; environ: more variables; root: the folder whose code is run.
+            max_memory_per_child, http, log_format; environ: more variables; root: the folder whose code is run.
     """
 
     def __init__(self, what: str, looker: Looker, log: Path, settings: Mapping[str, Any], **options: Any) -> None:
@@ -125,7 +125,7 @@ class Program:
     def http(self) -> str:
         """The address of its probes."""
         found = until(
-            lambda: re.search(r"probes and metrics at (http://\S+)", self.text()), _START_S, f"{self.name} listens"
+            lambda: re.search(r"probes and metrics at (http://[\w.:]+)", self.text()), _START_S, f"{self.name} listens"
         )
         return found[1]
 

@@ -135,5 +135,12 @@ def test_no_error_of_a_handler_controls_the_terminal_that_shows_the_log() -> Non
     except ValueError:
         record = logging.makeLogRecord({"msg": "no \x07", "exc_info": sys.exc_info(), "levelname": "ERROR"})
     text = TextFormatter().format(record)
-    assert "no \\x07\nTraceback" in text and text.endswith("\nValueError: \\x1b[31mred\\r\\x9b")
+    assert "no \\x07\n  Traceback" in text and text.endswith("\n  ValueError: \\x1b[31mred\\r\\x9b")
     assert json.loads(JsonFormatter().format(record))["traceback"].endswith("ValueError: \x1b[31mred\r\x9b")
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_a_long_record_loses_its_middle(formatter: logging.Formatter) -> None:
+    more = {"task": "t" * 1_000_000, "details": "", "list": [1] * 100_000}
+    text = formatter.format(logging.makeLogRecord({"msg": "begin" + "\x00" * 1_000_000 + "end", **more}))
+    assert len(text) < 66_000 and "begin" in text and "end" in text and "characters are left out" in text

@@ -13,8 +13,8 @@ from kombu.utils import json
 
 from emsworker.core.budget import Budget
 from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
-from emsworker.core.errors import DecodeError
-from emsworker.core.ids import MAX_KEY_BYTES, new_uid
+from emsworker.core.errors import DecodeError, InvalidName
+from emsworker.core.ids import MAX_KEY_BYTES, TASK_NAME, new_uid
 from emsworker.core.model import TASK_HEADER, NewMessage
 from emsworker.core.model import Message as StreamMessage
 from emsworker.integrations.celery import bodies
@@ -45,10 +45,13 @@ class Stored:
 
         Raises:
             MessageTooLarge: receivers would refuse its body.
+            InvalidName: its task has a name of more than 190 characters, or one that cannot be printed.
         """
         headers, properties = message["headers"], message["properties"]
         kept = {"headers": headers, "properties": properties, "exchange": exchange, "routing_key": routing_key}
         task = headers.get("task")
+        if isinstance(task, str) and not (len(task) <= TASK_NAME and task.isprintable()):
+            raise InvalidName(f"task {task!r:.300}: give it a name of at most {TASK_NAME} printable characters")
         texts = {CONTENT_TYPE: message["content-type"], CONTENT_ENCODING: message["content-encoding"]}
         texts |= {COMPRESSION: headers.get(COMPRESSION), TASK_HEADER: task}
         block = {name: text for name, text in texts.items() if isinstance(text, str)} | {_AMQP: _text_of(kept)}

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.ids import uid_text
+from emsworker.core.terminal_text import in_utf8
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, utc
 
@@ -53,12 +54,8 @@ def note_step(session: Session, action_id: bytes, step: int, changed: int, **tex
         changed: the number of things that the step changed.
         texts: ``actor``, ``action``, ``target`` and ``detail``, the same for each step; longer ones are cut.
     """
-    cut = {name: _storable(texts[name])[:length] for name, length in _LENGTHS.items()}
+    cut = {name: in_utf8(texts[name])[:length] for name, length in _LENGTHS.items()}
     session.execute(_SQL.add_step, {"action_id": action_id, "step": step, "changed": changed} | cut)
-
-
-def _storable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
 
 
 def list_actions(session: Session, before: bytes, limit: int) -> list[AuditRow]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from emsworker.core.errors import error_line
 from emsworker.core.ids import uid_text
+from emsworker.core.terminal_text import in_utf8
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Sql, Statements
 
@@ -72,7 +73,7 @@ def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> Sql:
 
 def storable(text: str) -> str:
     """Return the end of an error's text, with surrogates escaped: half a surrogate pair has no UTF-8 form."""
-    return text[-_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
+    return in_utf8(text[-_ERROR_CHARACTERS:])
 
 
 def find(

@@ -30,3 +30,8 @@ def fails() -> None:
 @app.task(name="passes")
 def passes() -> None:
     fine.delay()
+
+
+@app.task(name="says", max_attempts=2, ladder="10ms", result=True)
+def says(text: str) -> None:
+    raise ValueError(text)
