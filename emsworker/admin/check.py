@@ -116,7 +116,9 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     findings.append(_check_schema(database, version))
     findings += _check_topology(database)
     if facts.read_only:
-        fix = "privileges are tried by statements that a read-only server refuses; check the primary server"
+        fix = (
+            "privileges are tried by statements that a read-only server refuses; check the server when it takes writes"
+        )
         findings.append(_warning("privileges", "not tried", fix))
     else:
         findings += _check_privileges(database, migrated=version > 0, role=role)
@@ -172,7 +174,10 @@ def _check_server(facts: ServerFacts) -> Iterator[Finding]:
         yield _error("innodb_flush_log_at_trx_commit", str(flush), fix)
     yield from _check_binlog(facts)
     if facts.read_only:
-        fix = "nothing can be written: as EMS_READ_URL it may be read, as EMS_URL name the primary server"
+        fix = (
+            "nothing can be written: if it is a replica, it may be read as EMS_READ_URL, and EMS_URL names the primary "
+            "server; if it is the primary, set read_only = OFF"
+        )
         yield _error("read_only", "ON", fix)
     else:
         yield _ok("read_only", "OFF")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 # Up to the last @ of the line, because a password may contain one itself: hiding too much does no harm.
-_SECRET = re.compile(r"(://[^:/@\s]*:).*@")
+# A URL may also end with its host, in quotes before a colon, or have been hidden already: what follows is a text.
+_SECRET = re.compile(r"(://(?:(?!['\"]: )[^:/@\s])*:)(?!\*\*\*@).*@")
 _SECRET_OPTION = re.compile(r"([?&](?:password|passwd|pwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
 # Text in place of a port that is not a port: a password whose @host was forgotten.
 _ONLY_USER = re.compile(r"[\w+]+://[^:@/\s]*@[^@]*$")

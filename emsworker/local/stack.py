@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+from emsworker.core.errors import ConfigError, Problem
 from emsworker.local.database import LocalDatabase
 from emsworker.local.errors import ServerFailed, ServerMissing
 from emsworker.local.redis_server import Redis
@@ -11,11 +12,19 @@ from emsworker.local.server import Server
 
 
 def default_folder() -> Path:
-    """Return `$EMS_LOCAL_DIR`, or else `ems/local` in the user's data folder (`$XDG_DATA_HOME`, `~/.local/share`)."""
+    """Return `$EMS_LOCAL_DIR`, or else `ems/local` in the user's data folder (`$XDG_DATA_HOME`, `~/.local/share`).
+
+    Raises:
+        ConfigError: none of them is set, and the user has no home folder, as in many containers.
+    """
     if folder := os.environ.get("EMS_LOCAL_DIR"):
         return Path(folder)
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "ems" / "local"
+    try:
+        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    except RuntimeError:
+        fix = "this user has no home folder, in which a local stream could be; set EMS_URL to the address of a stream"
+        raise ConfigError([Problem("EMS_LOCAL_DIR", "not set", fix)]) from None
+    return data / "ems" / "local"
 
 
 class LocalStack:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from emsworker.beat.leader import BeatHealth
+from emsworker.core.errors import EmsError
 from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
 from emsworker.observe.metrics import BeatCounts, render_beat, render_worker
 from emsworker.worker.health import ChildState, WorkerHealth
@@ -74,10 +75,19 @@ def metrics_folder() -> Iterator[Path]:
     """Make a folder in which children count, and delete it at the end.
 
     It is below ``PROMETHEUS_MULTIPROC_DIR`` if that is set, else in memory where there is such a place.
+
+    Raises:
+        EmsError: no folder can be written.
     """
     given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     where = given or (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
-    folder = Path(tempfile.mkdtemp(prefix="ems-metrics-", dir=where))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="ems-metrics-", dir=where))
+    except OSError as error:
+        raise EmsError(
+            f"--http needs a folder in which the processes count ({error}); make {_IN_MEMORY} writable, or let TMPDIR "
+            "or PROMETHEUS_MULTIPROC_DIR name one that is"
+        ) from None
     try:
         yield folder
     finally:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,3 +223,16 @@ def test_what_a_preflight_costs(one_stream: Stream) -> None:
         database.thread_session().close()
     print(f"preflight: {min(costs) * 1000:.0f} ms")
     assert min(costs) < 0.1, costs
+
+
+def test_a_worker_that_cannot_write_temporary_files_says_what_to_set(one_stream: Stream, tmp_path: Path) -> None:
+    """Only its metrics need a folder: without --http it works."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/none']\n"
+    )
+    environ = {"PYTHONPATH": str(tmp_path), "PROMETHEUS_MULTIPROC_DIR": "/none"}
+    worker = one_stream.worker(topics=["acts"], groups=["a"], environ=environ)
+    refused = one_stream.start("worker", app=ACTOR, topics=["acts"], groups=["a"], environ=environ, http="0")
+    assert refused.wait(_START_S) == 1, refused.text()
+    assert "TMPDIR" in refused.text() and "Traceback" not in refused.text()
+    assert worker.stop() == 0

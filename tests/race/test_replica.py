@@ -85,8 +85,21 @@ def test_check_names_the_replica(pair: Replicated) -> None:
     assert findings["privileges"].value == "not tried"
     blind = _ems(pair, "check", EMS_URL=pair.replica_url)  # this user may not read the state of replication
     assert blind.returncode == 1
-    assert re.search(r"topology +replica", blind.stdout)
-    assert re.search(r"replica lag +unknown +the user may not read SHOW REPLICA STATUS; grant it", blind.stdout)
+    unknown = (
+        "topology +read-only +read_only set; whether it replicates is not known: the user may not read SHOW REPLICA"
+    )
+    assert re.search(unknown, blind.stdout), blind.stdout
+
+
+def test_check_calls_no_primary_a_replica_because_it_is_read_only(pair: Replicated) -> None:
+    run(pair.primary, "SET GLOBAL read_only = 1")
+    try:
+        findings = {one.name: one for one in check(pair.primary.admin_url, None, {})}
+    finally:
+        run(pair.primary, "SET GLOBAL read_only = 0")
+    assert findings["topology"].value == "read-only" and "replica lag" not in findings
+    assert findings["topology"].fix == "read_only set; it replicates from no server"
+    assert "if it is the primary, set read_only = OFF" in findings["read_only"].fix
 
 
 def test_the_next_replica_is_asked_if_one_is_away(pair: Replicated) -> None:

@@ -210,3 +210,13 @@ def test_what_a_program_of_an_alarm_says_is_redacted(tmp_path: Path) -> None:
     program.chmod(0o700)
     with pytest.raises(DeliveryFailed, match=r"ended with 3: cannot reach mysql://u:\*\*\*@h/d"):
         deliver("command", str(program), "{}", {str(program)})
+
+
+def test_a_message_about_a_url_is_not_hidden_with_its_password() -> None:
+    for url in ("mysql://", "mysql://h", f"mysql://u:{MARK}@", f"mysql://u:{MARK}@/"):
+        with pytest.raises(ConfigError) as refused:
+            Settings.load(environ={"EMS_URL": url})
+        said = redact(redact(str(refused.value)))  # of a process, and of what starts it
+        assert "names no database" in said and MARK not in said, said
+    for open_ in (f"'mysql://u:{MARK}@h': gone", f"mysql://u:***@h mysql://u:{MARK}@h", f"\"mysql://'u':{MARK}@h\""):
+        assert MARK not in redact(open_), open_

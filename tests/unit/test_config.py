@@ -1,6 +1,7 @@
 """Settings: where they come from, and how wrong ones are told."""
 
 import math
+import pwd
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.errors import ConfigError
 from emsworker.core.options import options_of
 from emsworker.core.url import DatabaseUrl, redact
+from emsworker.local.stack import default_folder
 
 URL = "mysql://user:secret@db.example:3307/stream"
 
@@ -187,3 +189,11 @@ def test_a_url_may_name_several_servers() -> None:
     for wrong in ("mysql://u@h1,/d", "mysql://u@h1,h2:x/d", "mysql://u@h1,h2/d?unix_socket=/s"):
         with pytest.raises(ValueError, match=r"one of its servers|its port|unix_socket"):
             DatabaseUrl.parse(wrong)
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "EMS_LOCAL_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # as in a container with any number as its user
+    with pytest.raises(ConfigError, match=r"no home folder.* set EMS_URL"):
+        default_folder()

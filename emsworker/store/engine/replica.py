@@ -82,6 +82,9 @@ def urls_of(text: str) -> list[str]:
     return [f"mysql://{who}{host}:{port}/{quote(url.database, safe='')}{options}" for host, port in url.servers]
 
 
+_SEE = "the user may not read SHOW REPLICA STATUS; grant it REPLICATION CLIENT (MariaDB: SLAVE MONITOR)"
+
+
 @dataclass(frozen=True)
 class Lag:
     """The distance of a replica from its primary.
@@ -103,8 +106,7 @@ def replica_lag(session: Session) -> Lag:
     try:
         status = _status(session)
     except AccessDenied:
-        reason = "the user may not read SHOW REPLICA STATUS; grant it REPLICATION CLIENT (MariaDB: SLAVE MONITOR)"
-        return Lag(None, reason)
+        return Lag(None, _SEE)
     except (MySQLError, EmsError) as error:
         return Lag(None, f"SHOW REPLICA STATUS failed ({error})")
     if status is None:
@@ -126,7 +128,8 @@ class Topology:
     """The part that a server plays among others.
 
     Attributes:
-        name: ``alone``, ``replica``, ``semi-synchronous``, ``asynchronous`` or ``Galera``, or a replication group.
+        name: ``alone``, ``replica``, ``read-only``, ``semi-synchronous``, ``asynchronous`` or ``Galera``, or a
+            replication group.
         cost: what it costs or risks; empty if there is nothing to say.
     """
 
@@ -137,7 +140,8 @@ class Topology:
 def topology(session: Session) -> Topology:
     """Return the part that a server plays.
 
-    What the user may not see counts as absent, but a server that is read-only counts as a replica.
+    What the user may not see counts as absent. A server that is read-only need not be a replica: it may be a primary
+    that was closed for writing.
     """
     found = {str(name): str(value) for name, value in session.rows(_SQL.show_variables)}
     found |= {str(name): str(value) for name, value in session.rows(_SQL.show_status)}
@@ -145,8 +149,12 @@ def topology(session: Session) -> Topology:
         return Topology("Galera", "use one node for writing; a commit waits for the slowest node of the cluster")
     if found.get("group_replication_group_name"):
         return _group(found)
-    if _is_replica(session, read_only=found.get("read_only", "OFF") != "OFF"):
+    replicates = _replicates(session)
+    if replicates:
         return Topology("replica", "it can be read (EMS_READ_URL), and is behind its primary")
+    if closed := [name for name in ("read_only", "super_read_only") if found.get(name, "OFF") != "OFF"]:
+        known = "it replicates from no server" if replicates is False else f"whether it replicates is not known: {_SEE}"
+        return Topology("read-only", f"{' and '.join(closed)} set; {known}")
     for name in ("Rpl_semi_sync_source_clients", "Rpl_semi_sync_master_clients"):
         if int(found.get(name, "0")) > 0:
             return Topology("semi-synchronous", "a commit waits until a replica has it; without one, for the timeout")
@@ -167,8 +175,9 @@ def _group(found: dict[str, str]) -> Topology:
     return Topology(f"replication group, {mode}, consistency {consistency}", "; ".join(costs))
 
 
-def _is_replica(session: Session, *, read_only: bool) -> bool:
+def _replicates(session: Session) -> bool | None:
+    """Return whether a server replicates from another one; ``None`` if the user may not see it."""
     try:
         return _status(session) is not None
     except (AccessDenied, MySQLError, EmsError):
-        return read_only
+        return None
