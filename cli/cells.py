@@ -9,6 +9,7 @@ from typing import Any
 
 from emsworker.core.durations import format_duration
 from emsworker.core.terminal_text import harmless_line
+from emsworker.core.times import NO_TIME
 
 Row = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ def text_cell(column: str, value: Any) -> str:
         # Of two readings of a clock the second may be the earlier one by a hair: no age is negative.
         return format_duration(max(0.0, round(value, 3 if value < 10 else 0)))
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+        return "unknown" if value == NO_TIME else value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     if isinstance(value, (dict, list, tuple)):
         return json.dumps(value, default=plain, ensure_ascii=False)
     return str(value)
@@ -53,7 +54,7 @@ def text_cell(column: str, value: Any) -> str:
 def plain(value: Any) -> Any:
     """Return a value as one that JSON has: a time as text, an object as its fields."""
     if isinstance(value, datetime):
-        return value.isoformat()
+        return None if value == NO_TIME else value.isoformat()
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, Mapping):

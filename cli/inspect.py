@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import error_line
+from emsworker.core.times import utc
 
 from .common import as_far_as_allowed, common_options, open_stream
 from .completing import complete_topics
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from emsworker.admin.monitoring import GroupTrace, Trace
     from emsworker.core.run import Progress
     from emsworker.store.cluster.audit import AuditRow
-
-
-def utc(text: str) -> datetime:
-    """A time of the server, which is in UTC."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def _last(told: Sequence[Progress]) -> str:

@@ -19,10 +19,10 @@ from emsworker.admin.standing import Standings
 from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
+from emsworker.core.times import utc
 from emsworker.core.url import redact
 
 from .cells import Row
-from .inspect import utc
 
 if TYPE_CHECKING:
     from datetime import datetime

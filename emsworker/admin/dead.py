@@ -14,10 +14,9 @@ from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.ids import check_name, decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.preview import FullDecoder, PreviewDecoder
-from emsworker.core.times import in_utc
+from emsworker.core.times import in_utc, utc
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import utc
 from emsworker.store.groups import dead as store
 from emsworker.store.groups.dead import DeadRow, Place
 from emsworker.store.inspect import lists

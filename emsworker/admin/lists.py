@@ -13,9 +13,9 @@ from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.model import TASK_HEADER, Group, Topic
 from emsworker.core.preview import PreviewDecoder
 from emsworker.core.run import Progress
+from emsworker.core.times import utc
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import utc
 from emsworker.store.groups.blocking import BLOCKED_YEAR
 from emsworker.store.inspect import lists as store
 from emsworker.store.inspect.lists import DelayedPlace, DelayedRow, Outline, RetryPlace, RunningPlace, RunningRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED, Run
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.settings import setting
+from emsworker.core.times import NO_TIME, utc
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
 GROUP_HEADER = "ems-group"  # of a task's call: the group that the task was declared in
@@ -433,8 +434,8 @@ class Message:
 
     @property
     def born_at(self) -> datetime:
-        """Time at which the message was written, by the server's clock, in UTC."""
-        return datetime.fromisoformat(self._born).replace(tzinfo=UTC)
+        """Time at which the message was written, by the server's clock, in UTC; 1970 if plain SQL has written none."""
+        return utc(self._born)
 
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition}@{self.offset} {self.id}>"
@@ -490,11 +491,11 @@ class Claim:
 
     def server_time(self, at: float) -> datetime:
         """Return the server's time at ``at``, a value of :func:`ticks`."""
-        return datetime.fromisoformat(self.taken_at).replace(tzinfo=UTC) + timedelta(seconds=at - self.taken_ticks)
+        return utc(self.taken_at) + timedelta(seconds=at - self.taken_ticks)
 
     def waited_s(self, message: Message, until: float) -> float | None:
         """Return for how long a message had waited at ``until``, a value of :func:`ticks`; ``None`` if unknown."""
-        if not self.taken_at:
+        if not self.taken_at or message.born_at == NO_TIME:
             return None
         return max(0.0, (self.server_time(until) - message.born_at).total_seconds())
 

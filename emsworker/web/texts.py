@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.core.counted import AtLeast
-from emsworker.store.engine.sql import utc
+from emsworker.core.times import NO_TIME, utc
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 PREVIEW_BYTES = 64 << 10
@@ -65,7 +65,7 @@ def moment(when: datetime | str) -> datetime:
 
 def since(when: datetime | None, now: datetime) -> str:
     """Return a time beside the present one: ``3m ago``, ``in 20s``."""
-    if when is None:
+    if when is None or when == NO_TIME:
         return "-"
     seconds = (now - when).total_seconds()
     span = duration(round(abs(seconds)) if abs(seconds) >= 1 else 0)
@@ -74,7 +74,9 @@ def since(when: datetime | None, now: datetime) -> str:
 
 def stamp(when: datetime | None) -> str:
     """Return a time in UTC, to the millisecond."""
-    return "-" if when is None else when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    if when is None or when == NO_TIME:
+        return "-" if when is None else "unknown"
+    return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
 def size(count: int | None) -> str:

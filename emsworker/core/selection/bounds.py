@@ -83,6 +83,7 @@ class Bounds:
             "any_of_tags": int(self.tags is None),
             "wanted_tags": sorted(self.tags or ()) or [b""],
             "key_prefix": self.key_prefix,
+            "any_time": int(not self.bounds_time),
             "born_from": self.born_from.replace(tzinfo=None),
             "born_to": self.born_to.replace(tzinfo=None),
         }

@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.alarms import STREAM, TARGETS, Alarm, Attempts, Metric, Rule, Silence, Step, describe
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.stream.intake import count_refused
 
 _SQL = Statements(__name__)

@@ -44,11 +44,11 @@ FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id
 -- Live claims only, of which there are few. A claim that is held back (not_before) counts as one that is worked on.
 SELECT group_id, `partition`, SUM(IF(source = 'stream', hi - acked_to, 0)), MIN(IF(source = 'stream', acked_to + 1, NULL)), 
   SUM(state = 'start' OR COALESCE(not_before > NOW(6), 0)),
-  MAX(IF(state = 'start', TIMESTAMPDIFF(MICROSECOND, progress_at, NOW(6)) / 1000000, 0))
+  COALESCE(MAX(IF(state = 'start', TIMESTAMPDIFF(MICROSECOND, progress_at, NOW(6)) / 1000000, 0)), 0)
 FROM ems_claim FORCE INDEX (live) WHERE state IN ('start', 'waiting') GROUP BY group_id, `partition`
 
 -- name: get_age
-SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message FORCE INDEX (PRIMARY)
+SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000, 0) FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: count_retries
@@ -112,7 +112,7 @@ DELETE FROM ems_alarm_silence WHERE ends_at <= NOW(6)
 
 -- name: list_due_events
 -- The first event of each alarm and target, so that `resolved` is delivered after `firing`.
-SELECT e.event_id, e.rule, e.target, e.body, e.tries, TIMESTAMPDIFF(SECOND, e.created_at, NOW(6)), r.webhook, r.slack, r.alertmanager, r.command
+SELECT e.event_id, e.rule, e.target, e.body, e.tries, COALESCE(TIMESTAMPDIFF(SECOND, e.created_at, NOW(6)), 0), r.webhook, r.slack, r.alertmanager, r.command
 FROM ems_alarm_event e JOIN ems_alarm_rule r ON r.name = e.rule WHERE e.due_at <= NOW(6)
 AND NOT EXISTS (SELECT 1 FROM ems_alarm_event p WHERE p.alarm_id = e.alarm_id AND p.target = e.target AND p.event_id < e.event_id)
 ORDER BY e.due_at LIMIT %(limit)s

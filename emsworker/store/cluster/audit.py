@@ -8,8 +8,9 @@ from typing import Any
 
 from emsworker.core.ids import uid_text
 from emsworker.core.terminal_text import in_utf8
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 _LENGTHS = {"actor": 190, "action": 64, "target": 400, "detail": 2000}

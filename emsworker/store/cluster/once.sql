@@ -9,7 +9,7 @@ INSERT IGNORE INTO ems_once (effect, state, token, until_at, expires_at)
 VALUES (%(key)s, 'begun', %(token)s, NOW(6) + INTERVAL %(running_s)s SECOND, NOW(6) + INTERVAL %(ttl_s)s SECOND)
 
 -- name: get_state
-SELECT state, TIMESTAMPDIFF(MICROSECOND, NOW(6), until_at) / 1000000, token FROM ems_once WHERE effect = %(key)s
+SELECT state, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), until_at) / 1000000, 0), token FROM ems_once WHERE effect = %(key)s
 
 -- name: take_over
 -- Take over from an attempt that did not end in time; its token is void from then on.

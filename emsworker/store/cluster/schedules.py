@@ -19,9 +19,10 @@ from emsworker.core.ids import new_uid
 from emsworker.core.model import SLOT_HEADER, priority_of
 from emsworker.core.priority import level_below
 from emsworker.core.schedule import due_slots, parse_timetable
+from emsworker.core.times import utc
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.stream.guards import hold_topic
 
 _SQL = Statements(__name__)

@@ -21,7 +21,7 @@ ON DUPLICATE KEY UPDATE next_at = LEAST(next_at, VALUES(next_at))
 
 -- name: find_next
 -- The next schedules, and the seconds until then; a schedule whose topic is deleted waits for a topic of that name.
-SELECT s.name, TIMESTAMPDIFF(MICROSECOND, NOW(6), s.next_at) / 1000000 FROM ems_schedule s
+SELECT s.name, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), s.next_at) / 1000000, 0) FROM ems_schedule s
 JOIN ems_topic t ON t.name = s.topic ORDER BY s.next_at LIMIT 1000
 
 -- name: list_future

@@ -13,9 +13,10 @@ from pymysql.err import MySQLError
 
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
+from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_script, utc
+from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_script
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193

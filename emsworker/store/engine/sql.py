@@ -16,7 +16,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from operator import itemgetter
@@ -191,8 +191,3 @@ def join(separator: Separator, parts: Iterable[Sql]) -> Sql:
 def insertion(head: Sql, rows: Iterable[Sql], end: Sql | None = None) -> Sql:
     """Return the INSERT of some rows: ``INSERT ... VALUES``, the rows, and perhaps ``ON DUPLICATE KEY ...``."""
     return Sql(f"{head} {','.join(rows)} {end or ''}")
-
-
-def utc(text: str) -> datetime:
-    """Parse a time of the server, which is in UTC."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)

@@ -14,8 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from emsworker.core.model import Topic
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking
 from emsworker.store.stream.dedup import is_unfinished
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from emsworker.core.ids import decode_key
 from emsworker.core.model import Group, Order
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.cursors import hold
 
 _SQL = Statements(__name__)

@@ -7,8 +7,9 @@ from typing import Any
 
 from emsworker.core.model import Claim
 from emsworker.core.run import Progress, ProgressReport
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.results import questions
 
 _SQL = Statements(__name__)

@@ -10,8 +10,9 @@ from emsworker.core.durations import format_duration
 from emsworker.core.model import Group
 from emsworker.core.options import option, seconds, whole
 from emsworker.core.partitioner import level_of
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.cursors import Position, find_offset_at, list_positions, skip_to
 from emsworker.store.stream.guards import hold_group
 

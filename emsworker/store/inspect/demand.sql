@@ -32,5 +32,5 @@ SELECT COUNT(*), COALESCE(MAX(late_us), 0) / 1000000 FROM (SELECT TIMESTAMPDIFF(
 
 -- name: get_age
 -- The age in seconds of the first message at or after an offset.
-SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message FORCE INDEX (PRIMARY)
+SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000, 0) FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1

@@ -12,7 +12,7 @@ SELECT topic_id, group_id FROM ems_latest
 DELETE FROM ems_latest WHERE topic_id = %(topic_id)s AND group_id = %(group_id)s
 
 -- name: get_stream
-SELECT TIMESTAMPDIFF(MICROSECOND, sampled_at, NOW(6)) / 1000000, unclaimed + claimed + waiting + retries, running, retries, dead, oldest_ms, topic_count, group_count, length
+SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, sampled_at, NOW(6)) / 1000000, 0), unclaimed + claimed + waiting + retries, running, retries, dead, oldest_ms, topic_count, group_count, length
 FROM ems_latest WHERE topic_id = 0 AND group_id = 0
 
 -- name: list_groups

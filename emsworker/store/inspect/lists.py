@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from emsworker.core.run import Progress
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Sql, Statements, utc
+from emsworker.store.engine.sql import Sql, Statements
 
 _SQL = Statements(__name__, headers="NULL", last_error="NULL", dead_error="NULL, NULL")  # for the role viewer
 _FULL_SQL = Statements(

@@ -51,7 +51,7 @@ SELECT group_id, `partition`, COUNT(*) FROM ems_dead {where_group}GROUP BY group
 -- name: get_age
 -- The age in seconds of the first message at or after an offset. The index is forced, because with old statistics a
 -- server may read the whole topic.
-SELECT TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000 FROM ems_message FORCE INDEX (PRIMARY)
+SELECT COALESCE(TIMESTAMPDIFF(MICROSECOND, born_at, NOW(6)) / 1000000, 0) FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(offset)s AND kind = 'message' ORDER BY `offset` LIMIT 1
 
 -- name: list_extents

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from emsworker.core.times import in_utc
+from emsworker.core.times import in_utc, utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Args, Statements, utc
+from emsworker.store.engine.sql import Args, Statements
 
 _SQL = Statements(__name__, where_group="")
 _SOME = Statements(__name__, where_group="WHERE g.id IN %(group_ids)s")

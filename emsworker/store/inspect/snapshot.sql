@@ -43,7 +43,7 @@ SELECT group_id, `partition`, lo, hi FROM ems_skip
 
 -- name: list_clients
 -- Clients, and the seconds since their leases expired; less than 0 if they have not.
-SELECT client_id, TIMESTAMPDIFF(MICROSECOND, expires_at, NOW(6)) / 1000000 FROM ems_client
+SELECT client_id, COALESCE(TIMESTAMPDIFF(MICROSECOND, expires_at, NOW(6)) / 1000000, 0) FROM ems_client
 
 -- name: list_connections
 -- Connections of this user to this database; no privilege is needed to see one's own.

@@ -9,8 +9,9 @@ from typing import Any
 
 from emsworker.core.ids import decode_key
 from emsworker.core.model import ClaimState, Outcome
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.blocking import BLOCKED_YEAR
 from emsworker.store.groups.dead import Place
 

@@ -15,8 +15,9 @@ from typing import Any
 from emsworker.core.errors import TopicDeleted
 from emsworker.core.model import Topic
 from emsworker.core.selection.filters import Filter
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.stream.guards import hold_topic
 
 _SQL = Statements(__name__)

@@ -55,7 +55,7 @@ UPDATE ems_position SET reader = NULL, stored_at = NOW(6) WHERE topic_id = %(top
 SELECT t.name, s.name, s.`partition`, s.next_offset,
   GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1),
-  s.reader IS NOT NULL, s.stored_at, TIMESTAMPDIFF(MICROSECOND, s.stored_at, NOW(6)) / 1000000
+  s.reader IS NOT NULL, s.stored_at, COALESCE(TIMESTAMPDIFF(MICROSECOND, s.stored_at, NOW(6)) / 1000000, 0)
 FROM ems_position s JOIN ems_topic t ON t.id = s.topic_id JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`
 ORDER BY t.name, s.name, s.`partition`
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, literal, utc
+from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, literal
 from emsworker.store.stream.guards import kept_topic_id_text
 
 _SQL = Statements(__name__)

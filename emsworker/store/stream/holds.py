@@ -14,8 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.errors import HoldTaken, TopicDeleted
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 from emsworker.store.stream.guards import hold_partition
 
 _SQL = Statements(__name__)

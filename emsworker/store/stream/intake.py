@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Sql, Statements, column, fill, fill_rows, join, utc
+from emsworker.store.engine.sql import Sql, Statements, column, fill, fill_rows, join
 
 _SQL = Statements(__name__)
 _ERROR_CHARACTERS = 4000

@@ -21,7 +21,7 @@ SELECT uid FROM ems_outbox WHERE topic_id = %(topic_id)s AND uid IN %(uids)s
 
 -- name: find_due
 -- For every topic of this server with messages in the outbox: seconds until the first is due; one index dive for each topic.
-SELECT d.id, d.name, d.partitions, TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 1000000 FROM (
+SELECT d.id, d.name, d.partitions, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), d.due_at) / 1000000, 0) FROM (
   SELECT t.id, t.name, t.partitions,
     (SELECT p.due_at FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = t.id ORDER BY p.topic_id, p.due_at LIMIT 1) AS due_at
   FROM ems_topic t WHERE t.server IS NULL

@@ -9,8 +9,9 @@ from datetime import datetime
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.bounds import Bounds
 from emsworker.core.selection.filters import Filter
+from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, utc
+from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 

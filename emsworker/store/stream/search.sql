@@ -8,7 +8,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
   AND (%(any_of_keys)s = 1 OR `key` IN %(keys)s) AND (%(any_of_tags)s = 1 OR tag IN %(wanted_tags)s)
   AND (%(key_prefix)s = '' OR LEFT(`key`, LENGTH(%(key_prefix)s)) = %(key_prefix)s)
-  AND born_at BETWEEN %(born_from)s AND %(born_to)s
+  AND (%(any_time)s = 1 OR born_at BETWEEN %(born_from)s AND %(born_to)s)
 ORDER BY `offset`
 
 -- name: list_wanted
