@@ -83,8 +83,9 @@ class RedisKeys:
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
         with undivided:
-            from emsworker.publish.redis_connection import connect
+            from emsworker.publish.redis_connection import connect, unavailable
 
+        self._unavailable = unavailable
         client = connect(redis_url)
         self._prefix = f"ems:{stream_id}:once:".encode()
         self._begin: Any = client.register_script(_BEGIN)
@@ -95,13 +96,17 @@ class RedisKeys:
         """Begin an effect; see :class:`KeyBackend`."""
         token = os.urandom(16)
         keep_ms = round(max(ttl_s, running_s) * 1000)
-        word, left_ms = self._begin(keys=[self._prefix + key], args=[token.hex(), keep_ms, round(running_s * 1000)])
+        args = [token.hex(), keep_ms, round(running_s * 1000)]
+        with self._unavailable("keys"):
+            word, left_ms = self._begin(keys=[self._prefix + key], args=args)
         return Begun(Entry(word.decode()), token, left_ms / 1000)
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
         """Mark the effect as done; see :class:`KeyBackend`."""
-        return bool(self._finish(keys=[self._prefix + key], args=[token.hex(), round(ttl_s * 1000)]))
+        with self._unavailable("keys"):
+            return bool(self._finish(keys=[self._prefix + key], args=[token.hex(), round(ttl_s * 1000)]))
 
     def cancel(self, key: bytes, token: bytes) -> None:
         """Release the key; see :class:`KeyBackend`."""
-        self._cancel(keys=[self._prefix + key], args=[token.hex()])
+        with self._unavailable("keys"):
+            self._cancel(keys=[self._prefix + key], args=[token.hex()])

@@ -88,9 +88,9 @@ class RedisResults:
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
         with undivided:
-            from emsworker.publish.redis_connection import connect
+            from emsworker.publish.redis_connection import connect, unavailable
 
-        self._redis = connect(redis_url)
+        self._redis, self._unavailable = connect(redis_url), unavailable
         self._prefix = f"ems:{stream_id}:result:"
 
     def _key(self, uid: bytes) -> str:
@@ -100,24 +100,28 @@ class RedisResults:
         """Store one result until it expires.
 
         Raises:
-            redis.RedisError: Redis is down.
+            StoreUnavailable: Redis is down, or does not answer.
         """
         fields = asdict(row) | {"uid": None, "body": None if row.body is None else row.body.decode()}
-        self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
+        with self._unavailable("results"):
+            self._redis.set(self._key(row.uid), json.dumps(fields), px=max(1, round(row.ttl_s * 1000)))
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
         """Return the results that exist, by uid.
 
         Raises:
             DecodeError: a value there is not a result.
+            StoreUnavailable: Redis is down, or does not answer.
         """
-        texts = self._redis.mget([self._key(uid) for uid in uids]) if uids else ()
+        with self._unavailable("results"):
+            texts = self._redis.mget([self._key(uid) for uid in uids]) if uids else ()
         return {uid: read_row(uid, text) for uid, text in zip(uids, texts, strict=True) if text is not None}
 
     def forget(self, uids: Sequence[bytes]) -> None:
         """Delete results."""
-        if uids:
-            self._redis.delete(*[self._key(uid) for uid in uids])
+        with self._unavailable("results"):
+            if uids:
+                self._redis.delete(*[self._key(uid) for uid in uids])
 
 
 class ResultsInRedis(MysqlResults):

@@ -172,7 +172,7 @@ class DecodeError(EmsError):
 
 
 class StoreUnavailable(EmsError):
-    """MySQL could not be reached before the deadline."""
+    """MySQL, or the Redis that keeps results or keys, could not be reached before the deadline."""
 
 
 class PublishTimeout(StoreUnavailable):

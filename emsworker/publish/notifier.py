@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_AWAY_S = 1.0
 _QUIET_S = 0.01  # after a notification; workers are awake for longer than that
 ANNOUNCED = "soon"
 _MOST_NAMED = 64  # a notification for more partitions does not name them
@@ -43,7 +42,7 @@ class Notifier:
     def __init__(self, redis_url: str | None, stream_id: str, here: Sequence[Wake]) -> None:
         self._here = here
         self._stream_id = stream_id
-        self._away_until = self._quiet_at = 0.0
+        self._quiet_at = 0.0
         self._redis: RedisConnection | None = None
         if redis_url is not None:
             with forks.undivided:
@@ -54,7 +53,7 @@ class Notifier:
     @property
     def may_announce(self) -> bool:
         """True if messages are announced before their commit: notifications go over Redis, and there are few."""
-        return self._redis is not None and ticks() >= self._quiet_at
+        return self._redis is not None and ticks() >= self._quiet_at and not self._redis.breaker.is_open
 
     def announce(self, places: Iterable[tuple[int, int]]) -> None:
         """Tell idle workers that a message is just being committed, best effort; the notification comes nevertheless.
@@ -82,18 +81,20 @@ class Notifier:
         self._tell((topic_id, _text_of(partitions)) for topic_id, partitions in places.items())
 
     def _tell(self, texts: Iterable[tuple[int, str]]) -> None:
-        now = ticks()
-        if self._redis is None or now < self._away_until:
+        if self._redis is None or self._redis.breaker.is_open:
             return
-        self._quiet_at = now + _QUIET_S
+        self._quiet_at = ticks() + _QUIET_S
         import redis
+
+        from emsworker.publish.redis_connection import LeftAlone
 
         try:
             for topic_id, text in texts:
                 self._redis.tell("PUBLISH", channel_of(self._stream_id, topic_id), text)
+        except LeftAlone:  # another thread has told of it
+            pass
         except redis.RedisError as error:
             log.warning("Redis is unavailable (%s); workers find new messages by polling", error)
-            self._away_until = self._quiet_at = ticks() + _AWAY_S
 
 
 def _text_of(partitions: Collection[int]) -> str:

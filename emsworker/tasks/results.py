@@ -222,6 +222,7 @@ class AsyncResult(Generic[R]):
         Raises:
             TaskFailed: it has failed, with the type, message and traceback of its exception.
             ResultTimeout: it has not ended in time.
+            StoreUnavailable: the server that keeps results does not answer.
         """
         return self._alone.get(timeout)[0]
 

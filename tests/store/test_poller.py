@@ -408,21 +408,23 @@ def test_who_publishes_waits_for_no_answer_of_redis(redis_url: str, redis_server
         with redis.Redis.from_url(redis_url) as other:
             other.client_kill_filter(_type="normal", skipme=True)  # as after an idle hour
         notifier.notify([7])
-        assert notifier._redis.unanswered == 1 and not notifier._away_until, "it has connected again, and told"
+        assert notifier._redis.unanswered == 1 and not notifier._redis.breaker.is_open, (
+            "it has connected again, and told"
+        )
     until(lambda: _answers(notifier._redis), 5, "the connection is none of those that were closed")
     assert redis_server.pid is not None
     os.kill(redis_server.pid, signal.SIGSTOP)
     try:
         for _ in range(connection._MOST_UNANSWERED):
             notifier.notify([7])
-        assert notifier._redis.unanswered >= connection._MOST_UNANSWERED and not notifier._away_until, (
+        assert notifier._redis.unanswered >= connection._MOST_UNANSWERED and not notifier._redis.breaker.is_open, (
             "to wait for one ends in this"
         )
         notifier.notify([7])
         notifier.notify([7])
-        assert notifier._away_until, "it is left alone for a second"
+        assert notifier._redis.breaker.is_open, "it is left alone for some seconds"
     finally:
         os.kill(redis_server.pid, signal.SIGCONT)
-    notifier._away_until = 0.0
+    notifier._redis.breaker._until = 0.0
     notifier.notify([7])
     assert notifier._redis.ask("PING") == b"PONG" and notifier._redis.unanswered == 0

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.publish.redis_connection import RedisConnection, client_of
+from emsworker.publish.redis_connection import LeftAlone, RedisConnection, client_of
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,6 @@ class WakeUps:
     def __init__(self, redis_url: str, stream_id: Callable[[], str], arrived: Callable[[bytes], None]) -> None:
         self._redis_url, self._stream_id, self._arrived = redis_url, stream_id, arrived
         self._redis = RedisConnection(redis_url)
-        self._away_until = 0.0
         self._lock = forks.Lock()
         self._listener: _Listener | None = None
         self._pid = 0
@@ -44,16 +42,17 @@ class WakeUps:
 
     def tell(self, keys: Iterable[bytes]) -> None:
         """Tell of results that have been stored; never raises, never waits long."""
-        if ticks() < self._away_until:
+        if self._redis.breaker.is_open:
             return
         import redis
 
         try:
             for key in keys:
                 self._redis.tell("PUBLISH", self._channel, key)
+        except LeftAlone:  # another thread has told of it
+            pass
         except redis.RedisError as error:
             log.warning("Redis is unavailable (%s); results are found by polling", error)
-            self._away_until = ticks() + _AWAY_S
 
     def listen(self) -> None:
         """Listen from now on, in this process."""

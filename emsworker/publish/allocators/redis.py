@@ -15,14 +15,11 @@ from typing import Self
 import redis
 
 from emsworker.core.config import Settings
-from emsworker.core.process.clock import ticks
-from emsworker.publish.redis_connection import RedisConnection
+from emsworker.publish.redis_connection import LeftAlone, RedisConnection
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.messages import FARTHEST, Placement, note_end
 
 log = logging.getLogger(__name__)
-
-_AWAY_S = 1.0
 
 
 class _Script:
@@ -58,7 +55,6 @@ class RedisAllocator:
         self._redis = RedisConnection(url)
         self._stream_id = stream_id
         self._seeded: set[tuple[int, int]] = set()
-        self._away_until = 0.0
 
     @classmethod
     def open(cls, settings: Settings, stream_id: str) -> Self:
@@ -68,7 +64,7 @@ class RedisAllocator:
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
         """Take offsets from Redis, or leave it to MySQL's counter while Redis is down."""
-        if ticks() < self._away_until:
+        if self._redis.breaker.is_open:
             return Placement()
         try:
             if (topic_id, partition) not in self._seeded:
@@ -107,6 +103,6 @@ class RedisAllocator:
             return int(self._redis.ask("EVAL", script.text, *rest))
 
     def _stay_away(self, error: redis.RedisError) -> None:
-        log.warning("Redis is unavailable (%s); offsets come from MySQL", error)
-        self._away_until = ticks() + _AWAY_S
+        if not isinstance(error, LeftAlone):  # else another thread has told of it
+            log.warning("Redis is unavailable (%s); offsets come from MySQL", error)
         self._seeded.clear()  # a counter that comes back may be older than what MySQL has handed out since
