@@ -315,7 +315,10 @@ def _check_refused(session: Session) -> list[Finding]:
     if not count:
         return [_ok("ems_publish", "no row is refused")]
     value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
-    return [_warning("ems_publish", value, "messages that were written by plain SQL are not sent: `ems refused list`")]
+    fix = (
+        "messages that were written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`"
+    )
+    return [_warning("ems_publish", value, fix)]
 
 
 def _check_room(database: Database) -> list[Finding]:

@@ -1,6 +1,7 @@
 """Beat services that delete what has expired.
 
-These are clients, keys, results, progress reports, notices, slots, holds, and old rows of the audit.
+These are clients, keys, results, progress reports, notices, slots, holds, refused rows of ``ems_publish``, and
+old rows of the audit.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from emsworker.store.celery import results as celery_results
 from emsworker.store.cluster import audit, clients, once
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
-from emsworker.store.stream import dedup, holds
+from emsworker.store.stream import dedup, holds, intake
 
 log = logging.getLogger(__name__)
 
 _CLIENT_BEATS = 5
 _CHUNK = 1000
 _KEYS = 200
+_REFUSED = 100
 _LOST_HOLD_S = 90 * 86_400  # until then lists show it
 _PAUSE_BEATS, _NONE_BEATS = 10, 30  # swept rows no longer have an effect; only their space is freed later
 
@@ -90,6 +92,19 @@ def sweep_audit(session: Session, settings: Settings) -> float:
     if not settings.audit_keep_s:
         return _NONE_BEATS * settings.beat_s
     return _pause_s(audit.delete_old(session, settings.audit_keep_s, _CHUNK), _CHUNK, settings)
+
+
+def sweep_refused(session: Session, settings: Settings) -> float:
+    """Delete rows of ``ems_publish`` that were refused longer ago than ``refused_keep_s``, and say how many.
+
+    Whoever may insert rows may insert any number of any size for a topic that does not exist: they must not stay.
+    """
+    if not settings.refused_keep_s:
+        return _NONE_BEATS * settings.beat_s
+    if swept := intake.delete_old(session, settings.refused_keep_s, _REFUSED):
+        ago = format_duration(settings.refused_keep_s)
+        log.warning("deleted %s of ems_publish that had been refused for more than %s", counted(swept, "row"), ago)
+    return _pause_s(swept, _REFUSED, settings)
 
 
 def _pause_s(swept: int, chunk: int, settings: Settings) -> float:

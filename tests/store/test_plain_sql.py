@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from emsworker.admin import Admin
+from emsworker.beat.expiry import sweep_refused
 from emsworker.beat.relay import Relay
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
@@ -130,3 +131,19 @@ def test_rows_of_any_client_are_sent_or_kept_with_their_error(stream: Stream, se
                 admin.refused.delete([1])
             assert admin.refused.delete() == len(BAD) - 1
             assert 0 < intake(session, Settings()) <= 1 and stream.value("SELECT COUNT(*) FROM ems_publish") == 0
+
+
+def test_refused_rows_are_deleted_after_a_while(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    stream.rows(
+        "INSERT INTO ems_publish (topic, body, refused_at) SELECT 'nix', REPEAT('x', 100000), NOW(6) - INTERVAL d.days DAY "
+        "FROM (SELECT NULL AS days UNION ALL SELECT 0 UNION ALL SELECT 6 UNION ALL SELECT 8 UNION ALL SELECT 9) d"
+    )
+    left = "SELECT COUNT(*) FROM ems_publish"
+    assert sweep_refused(stream.session, Settings(refused_keep_s=0)) > 0 and stream.value(left) == 5
+    sweep_refused(stream.session, Settings())
+    assert (
+        stream.value(left) == 3
+        and "deleted 2 rows of ems_publish that had been refused for more than 7d" in caplog.text
+    )
+    sweep_refused(stream.session, Settings(refused_keep_s=0.001))
+    assert stream.value(left) == 1, "what waits is no refused row"

@@ -129,6 +129,11 @@ def delete(session: Session, ids: Sequence[int]) -> int:
     return sum(session.change(fill(_SQL.delete_refused, {"ids": chosen})) for chosen in _parts(ids))
 
 
+def delete_old(session: Session, keep_s: float, limit: int) -> int:
+    """Delete at most ``limit`` rows that were refused longer ago; returns how many."""
+    return session.change(_SQL.delete_old, {"keep_s": keep_s, "limit": limit})
+
+
 def _parts(ids: Sequence[int]) -> Iterator[Sql]:
     """Yield tables of a few ids each, to join with."""
     for first in range(0, len(ids), _LOOK_UPS):

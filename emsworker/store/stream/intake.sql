@@ -34,6 +34,11 @@ SELECT COUNT(*) FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE refu
 -- name: find_refused
 SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
+-- name: delete_old
+-- Refused longer ago than so many seconds; a range of the index on refused_at, in which waiting rows are NULL. Few at a
+-- time: each may have a body of 16 MB, which the server keeps until its transaction is purged.
+DELETE FROM ems_publish WHERE refused_at < NOW(6) - INTERVAL %(keep_s)s SECOND ORDER BY refused_at, id LIMIT %(limit)s
+
 -- name: retry_rows
 UPDATE (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id SET p.refused_at = NULL, p.error = NULL
 WHERE p.refused_at IS NOT NULL
