@@ -28,7 +28,7 @@ def read_address(ctx: click.Context, param: click.Parameter, value: str | None) 
 http_option = click.option(
     "--http",
     envvar="EMS_HTTP",
-    metavar="[HOST]:PORT",
+    metavar="[HOST:]PORT",
     callback=read_address,
     help="Serve /livez, /readyz, /startupz and /metrics here; the host is 127.0.0.1 unless it is given, because "
     "there is no authentication. EMS_HTTP does the same.",

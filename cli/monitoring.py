@@ -20,7 +20,7 @@ def monitoring() -> None:
 
 
 @monitoring.command()
-@click.argument("address", default="127.0.0.1:9100", envvar="EMS_HTTP", metavar="[HOST:]PORT", callback=read_address)
+@click.argument("address", default="127.0.0.1:9100", envvar="EMS_HTTP", metavar="[[HOST:]PORT]", callback=read_address)
 @stream_options
 def serve(address: tuple[str, int]) -> None:
     """Serve the metrics of all groups, and the number of workers that each needs, until SIGTERM or Ctrl-C.
@@ -31,8 +31,8 @@ def serve(address: tuple[str, int]) -> None:
     /livez, /readyz             of this program
 
     One for a stream is enough, and one for several servers (EMS_SERVERS): their metrics have the label server.
-    It reads only, as role viewer. There is no authentication, so the host is 127.0.0.1
-    unless it is given.
+    It reads only, as role viewer. It listens at EMS_HTTP, or else 127.0.0.1:9100; there is no authentication, so the
+    host is 127.0.0.1 unless it is given.
     """  # noqa: D301 - click wants the character itself
     from emsworker.observe.stream_routes import stream_routes
 

@@ -59,7 +59,7 @@ Route = Callable[[HttpRequest], Answer]
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of ``[HOST]:PORT`` or ``PORT``; the host is 127.0.0.1 unless it is given.
+    """Return host and port of ``[HOST:]PORT`` or ``:PORT``; the host is 127.0.0.1 unless it is given.
 
     Raises:
         ValueError: it is not an address.
