@@ -29,6 +29,7 @@ from emsworker.core.process.address import name_url
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.failures import note_failures
+from emsworker.integrations.celery.flower import show_queues
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.startup import broker_connected, ends_worker
 from emsworker.integrations.celery.streams import open_stream
@@ -152,10 +153,11 @@ class Transport(base.Transport):
                 step = getattr(loaded, name)
                 step.compatible_transports = {*step.compatible_transports, self.driver_type}
         note_failures()
+        show_queues()
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
-        """The parts of a URL that may be left out."""
+        """The parts of a URL that may be left out, or that kombu has not parsed."""
         return {"hostname": "127.0.0.1", "port": self.default_port, "userid": "root"}
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
