@@ -53,7 +53,12 @@ def test_inspect_and_control_reach_every_worker(project: Project) -> None:
     assert {name: [queue["name"] for queue in found] for name, found in queues.items()} == {
         name: ["celery"] for name in names
     }
-    assert set(_inspect(project, "stats", of=workers)) == names
+    stats = _inspect(project, "stats", of=workers)
+    at = urlsplit(project.broker.url)
+    assert {name: (one["broker"]["hostname"], one["broker"]["port"]) for name, one in stats.items()} == dict.fromkeys(
+        names, (at.hostname, at.port)
+    )
+    assert at.password and at.password not in json.dumps(stats)
 
     running = [one["id"] for tasks in active.values() for one in tasks]
     project.run("app.control.revoke(sys.argv[1:], terminate=True, signal='SIGKILL')", *running)
@@ -152,6 +157,7 @@ def test_flower_shows_workers_and_tasks(project: Project, tmp_path: Path) -> Non
         assert sorted(int(one["result"]) for one in found) == [0, 2, 4, 6, 8]
         for page in ("/workers", f"/worker/{worker.name}", f"/task/{found[0]['uuid']}"):
             assert TASKS in get(page) or worker.name in get(page), page
+            assert urlsplit(project.broker.url).password not in get(page), page
 
 
 def test_flower_shows_the_lengths_of_queues(project: Project, tmp_path: Path) -> None:
