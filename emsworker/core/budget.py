@@ -27,7 +27,7 @@ _MAX_DIGITS = 4300  # as of Python's int(); YAML's numbers to the base of 60 tak
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits of a decoded body.
+    """Limits of a decoded body, or of several that are built together.
 
     Args:
         max_bytes: of a body after decompression.
@@ -43,19 +43,30 @@ class Budget:
     names: tuple[str, str] = ("max_decoded_bytes", "max_decoded_objects")
 
     def check(self, raw: bytes, content_type: str) -> None:
-        """Check an unpacked body; one with fewer bytes than objects are allowed is not looked at, but for YAML.
+        """Check an unpacked body; one that is too short to have too many objects is not looked at, but for YAML.
 
         Raises:
             DecodeError: it has too many objects.
         """
+        harmless = {YAML_TYPE: 0, MSGPACK_TYPE: min(_SHORT_MSGPACK, self.max_objects)}
+        if len(raw) > harmless.get(content_type, self.max_objects):
+            self.count(raw, content_type)
+
+    def count(self, raw: bytes, content_type: str) -> int:
+        """Return an upper bound of the objects of an unpacked body; 0 if nothing is known of its content type.
+
+        Raises:
+            DecodeError: it has too many.
+        """
         if content_type == YAML_TYPE:
             if len(raw) > (most := max(1, self.max_bytes // _YAML_SHARE)):
                 raise DecodeError(f"the body has more than {most} bytes of YAML (an eighth of {self.names[0]})")
-            _check_yaml(raw, self.max_objects // _YAML_WEIGHT or 1, self.names[1])
-        elif content_type == JSON_TYPE:
-            self.check_objects(count_marks(raw) if len(raw) > self.max_objects else 0)
-        elif content_type == MSGPACK_TYPE:
-            _check_msgpack(raw, self.max_objects, self.names[1])
+            return _YAML_WEIGHT * _count_yaml(raw, self.max_objects // _YAML_WEIGHT or 1, self.names[1])
+        if content_type == MSGPACK_TYPE:
+            return _count_msgpack(raw, self.max_objects, self.names[1])
+        count = count_marks(raw) if content_type == JSON_TYPE else 0
+        self.check_objects(count)
+        return count
 
     def check_sent(self, raw: bytes, content_type: str, *, is_compressed: bool) -> None:
         """Check an unpacked body before it is sent: what is refused there would be refused by every receiver.
@@ -107,10 +118,8 @@ _EXTENDED = {0xC7: ">B", 0xC8: ">H", 0xC9: ">I"}
 _ARRAYS, _MAPS = {0xDC: ">H", 0xDD: ">I"}, {0xDE: ">H", 0xDF: ">I"}
 
 
-def _check_msgpack(raw: bytes, most: int, name: str) -> None:
+def _count_msgpack(raw: bytes, most: int, name: str) -> int:
     """Count what containers announce, because a parser allocates them at once: not more steps than objects allowed."""
-    if len(raw) <= min(_SHORT_MSGPACK, most):
-        return
     at, announced, seen, end = 0, 1, 0, len(raw)
     while seen < announced and at < end:
         head = raw[at]
@@ -131,6 +140,7 @@ def _check_msgpack(raw: bytes, most: int, name: str) -> None:
             announced, at = announced + items, at + skipped
         if announced > most:
             raise _too_many(most, name)
+    return announced
 
 
 def _long_header(raw: bytes, at: int, head: int) -> tuple[int, int]:
@@ -148,12 +158,12 @@ def _long_header(raw: bytes, at: int, head: int) -> tuple[int, int]:
 # -- YAML --------------------------------------------------------------------------------------------------------------
 
 
-def _check_yaml(raw: bytes, most: int, name: str) -> None:
+def _count_yaml(raw: bytes, most: int, name: str) -> int:
     """Count events, and what aliases repeat, before a document is built: merging aliases takes exponential time."""
     with undivided:
         import yaml
 
-    document = _Document(2 * len(raw) + 8)
+    document, count = _Document(2 * len(raw) + 8), 0
     try:
         for count, event in enumerate(_events(yaml, raw)):
             if count >= most:
@@ -161,6 +171,7 @@ def _check_yaml(raw: bytes, most: int, name: str) -> None:
             document.add(yaml, event)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DecodeError(f"the body is not valid application/x-yaml: {error}") from error
+    return count
 
 
 class _Document:

@@ -9,6 +9,8 @@ from typing import Any
 import kombu
 import pytest
 from celery import Celery, states
+from celery.app.task import Context
+from celery.exceptions import ChordError
 from kombu.exceptions import EncodeError
 
 from emsworker.core.codec import encode_headers
@@ -55,8 +57,12 @@ _HARM: dict[str, tuple[Callable[[], tuple[bytes, str, Any, str]], str]] = {
 }
 
 
+_PLAIN = (b'["bad"]', _JSON, None, "utf-8")
+_MANY = [{}] * 5_100  # a comma and a bracket each
+
+
 def _smuggle(
-    program: Program, topic: str, harm: tuple[bytes, str, Any, str], routing_key: str = "work", **headers: str
+    program: Program, topic: str, harm: tuple[bytes, str, Any, str], routing_key: str = "work", **headers: Any
 ) -> None:
     """Send what kombu would not, as anybody may write it by SQL."""
     body, content_type, compression, encoding = harm
@@ -82,6 +88,20 @@ def test_a_body_over_the_budget_is_a_dead_letter_at_once(
     assert dead[0] == 1 and reason in dead[1], dead
 
 
+def test_a_header_over_its_limit_is_a_dead_letter_at_once(program: Callable[..., Program], rows: Rows) -> None:
+    one, replies = program(), kombu.Queue("replies", exclusive=True)
+    one.consume(WORK, replies)
+    _smuggle(one, queue_topic("work"), _PLAIN, own=_MANY)
+    _smuggle(one, "amqp-bus", _PLAIN, "replies", own=_MANY)
+    one.send(["hello"], WORK, headers={"own": _MANY[:4_900]})
+    one.send(["hello"], replies)
+    assert [message.decode() for message in one.until(2)] == [["hello"]] * 2
+    (dead,) = until(lambda: rows("SELECT attempts, error FROM ems_dead"), 30, "it is a dead letter")
+    assert dead[0] == 1 and "amqp has more than 10000 objects" in dead[1], dead
+    with pytest.raises(MessageTooLarge, match="headers have more than 10000 objects"):
+        one.send(["hello"], WORK, headers={"own": _MANY})
+
+
 def test_a_single_get_passes_over_it(program: Callable[..., Program], rows: Rows) -> None:
     one = program()
     WORK(one.channel).declare()
@@ -105,7 +125,7 @@ def test_a_queue_of_this_process_passes_over_it(program: Callable[..., Program])
 def test_what_a_consumer_does_not_take_is_not_parsed(
     program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("emsworker.core.budget._check_yaml", lambda *_: pytest.fail("it was parsed"))
+    monkeypatch.setattr("emsworker.core.budget._count_yaml", lambda *_: pytest.fail("it was parsed"))
     one = program()
     one.consume(WORK, accept=["json"])
     _smuggle(one, queue_topic("work"), _HARM["yaml"][0]())
@@ -255,3 +275,32 @@ def test_the_options_of_the_backend_are_read(app: Celery) -> None:
     app.conf.result_backend_transport_options = {"max_decoded_objects": 5, "visibility_timeout": 3}
     with pytest.raises(EncodeError, match="more than 5 objects"):
         app.backend.store_result("id", [1, 2, 3, 4, 5, 6], states.SUCCESS)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"max_decoded_objects": 100}, "max_decoded_objects"),
+        ({"max_message_bytes": 500}, "max_message_bytes"),
+        ({}, ""),
+    ],
+    ids=["objects", "bytes", "within"],
+)
+@pytest.mark.parametrize("is_nested", [False, True], ids=["flat", "nested"])
+def test_what_a_chord_gets_is_limited_as_a_whole(
+    app: Celery, options: dict[str, int], named: str, is_nested: bool
+) -> None:
+    """Each part is far below the limits, and nothing is built from a fifth one."""
+    app.conf.result_backend_transport_options = options
+    parts = [app.AsyncResult(f"part-{number}") for number in range(5)]
+    members = [app.GroupResult("inner", parts)] if is_nested else parts
+    app.backend.apply_chord(("chord", members), None)
+    app.backend.set_chord_size("chord", 5)
+    for number, part in enumerate(parts):
+        request = Context(id=part.id, group="chord", group_index=number, chord=app.signature("body", task_id="body"))
+        app.backend.mark_as_done(part.id, [number] * 30, request)
+    if named:
+        with pytest.raises(ChordError, match=named):
+            app.AsyncResult("body").get(timeout=20)
+    else:
+        assert app.AsyncResult("body").state == states.PENDING, "it was sent"

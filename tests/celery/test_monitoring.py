@@ -1,6 +1,7 @@
 """Remote control, events and Flower on EMS; and the commands of EMS on the queues of Celery."""
 
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -51,7 +53,12 @@ def test_inspect_and_control_reach_every_worker(project: Project) -> None:
     assert {name: [queue["name"] for queue in found] for name, found in queues.items()} == {
         name: ["celery"] for name in names
     }
-    assert set(_inspect(project, "stats", of=workers)) == names
+    stats = _inspect(project, "stats", of=workers)
+    at = urlsplit(project.broker.url)
+    assert {name: (one["broker"]["hostname"], one["broker"]["port"]) for name, one in stats.items()} == dict.fromkeys(
+        names, (at.hostname, at.port)
+    )
+    assert at.password and at.password not in json.dumps(stats)
 
     running = [one["id"] for tasks in active.values() for one in tasks]
     project.run("app.control.revoke(sys.argv[1:], terminate=True, signal='SIGKILL')", *running)
@@ -150,6 +157,16 @@ def test_flower_shows_workers_and_tasks(project: Project, tmp_path: Path) -> Non
         assert sorted(int(one["result"]) for one in found) == [0, 2, 4, 6, 8]
         for page in ("/workers", f"/worker/{worker.name}", f"/task/{found[0]['uuid']}"):
             assert TASKS in get(page) or worker.name in get(page), page
+            assert urlsplit(project.broker.url).password not in get(page), page
+
+
+def test_flower_shows_the_lengths_of_queues(project: Project, tmp_path: Path) -> None:
+    project.run("for number in range(4): work.delay(number)")
+    with _flower(project, tmp_path) as get:
+        assert get("/api/queues/length") == {"active_queues": [{"name": "celery", "messages": 4, "messages_ready": 4}]}
+        page = get("/broker")
+    assert re.search(r"<td>celery</td>\s*<td[^>]*>4</td>", page), page
+    assert urlsplit(project.broker.url).password not in page
 
 
 def test_the_commands_of_ems_show_queues_of_celery(project: Project, ems: Ems) -> None:

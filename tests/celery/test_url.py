@@ -46,6 +46,14 @@ def test_a_connection_that_switched_to_its_alternate_has_the_alternates_address(
         assert (database.host, database.port, database.user, database.database) == ("db2", 3307, "you", "other")
 
 
+@pytest.mark.parametrize("scheme", ["ems", "ems+mysql"])
+def test_the_info_of_a_connection_has_the_port_and_the_user_of_its_url(scheme: str) -> None:
+    connection = kombu.Connection(f"{scheme}://me:a@db1:3307/shop")
+    for one in (connection, connection.clone()):
+        assert (one.info()["port"], one.info()["userid"]) == (3307, "me")
+        assert DatabaseUrl.parse(StreamUrl.of_connection(one).database).password == "a"
+
+
 def test_tls_as_celery_asks_for_it() -> None:
     assert DatabaseUrl.parse(of("ems+mysql://db/shop", ssl=True).database).options == {"ssl_mode": "required"}
     wanted = {"ca_certs": "/ca.pem", "certfile": "/c.pem", "keyfile": "/k.pem"}

@@ -94,7 +94,11 @@ def _return(session: Session, part: ChordPart, entries: Sequence[StoredValue] = 
     """Return a part as a worker does."""
     if chords.count(session, part, entries):
         return None
-    return session.transaction(lambda session: chords.arrive(session, part, entries))
+    return session.transaction(lambda session: _end(session, part, entries))
+
+
+def _end(session: Session, part: ChordPart, entries: Sequence[StoredValue] = ()) -> list[bytes] | None:
+    return chords.take_parts(session, part.chord, 1 << 20) if chords.arrive(session, part, entries) else None
 
 
 def test_the_last_part_gets_the_outcomes_of_all_in_their_order(stream: Stream) -> None:
@@ -115,13 +119,21 @@ def test_parts_that_return_twice_count_once_before_and_after_the_end(stream: Str
     assert stream.rows("SELECT arrived, is_done FROM ems_celery_chord") == [(2, 1)]
 
 
+def test_parts_that_are_too_large_together_are_not_read(stream: Stream) -> None:
+    chords.open_chord(stream.session, b"chord", 60.0)
+    for number in range(3):
+        chords.count(stream.session, _part(number), [])
+    with pytest.raises(MessageTooLarge, match="have 51 bytes, at most 50"):
+        stream.session.transaction(lambda session: chords.take_parts(session, b"chord", 50))
+
+
 def test_a_crash_of_the_last_part_leaves_it_to_its_next_run(stream: Stream) -> None:
     chords.open_chord(stream.session, b"chord", 60.0)
     chords.set_size(stream.session, b"chord", 2, 60.0)
     _return(stream.session, _part(0))
     assert not chords.count(stream.session, _part(1), [])
     stream.session.begin()
-    assert chords.arrive(stream.session, _part(1), []) is not None
+    assert _end(stream.session, _part(1)) is not None
     stream.session.close()  # the server rolls back
     assert _return(stream.new_session(), _part(1)) == [b"outcome of task 0", b"outcome of task 1"]
 

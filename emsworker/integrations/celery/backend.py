@@ -24,7 +24,7 @@ from kombu.utils.encoding import bytes_to_str
 from emsworker.core.errors import ConfigError, DecodeError, MessageTooLarge, Problem, StoreUnavailable
 from emsworker.core.process.address import name_url
 from emsworker.core.url import redact_url
-from emsworker.integrations.celery.bodies import unpacked
+from emsworker.integrations.celery.bodies import Total, unpacked
 from emsworker.integrations.celery.startup import ends_worker, name_broker, starting_worker
 from emsworker.integrations.celery.storage import Storage, lost, storage_of
 from emsworker.integrations.celery.url import StreamUrl
@@ -120,6 +120,14 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             DecodeError, ContentRefused: it is damaged, or exceeds ``max_decoded_bytes`` or ``max_decoded_objects``.
         """
         return super().decode(self._unpack(payload) if payload else payload)
+
+    def add_to(self, total: Total, payload: bytes) -> None:
+        """Add a result to those that are built together.
+
+        Raises:
+            DecodeError, ContentRefused: it, or all of them, exceed the limits.
+        """
+        total.add(self._unpack(payload), self.content_type)
 
     def _unpack(self, payload: bytes | str) -> bytes:
         raw, compression = payload.encode() if isinstance(payload, str) else bytes(payload), ""
@@ -285,12 +293,11 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         self._storage.publish(lambda session: self._arrive(session, part, request, nested), self.app)
 
     def _arrive(self, session: Any, part: ChordPart, request: Any, nested: list[Any] | ChordError | None) -> None:
-        bodies = chords.arrive(session, part, ())
-        if bodies is None:
+        if not chords.arrive(session, part, ()):
             return
         callback = maybe_signature(request.chord, app=self.app)
         try:
-            values = self._values(bodies, nested)
+            values = self._values(session, part.chord, nested)
         except ChordError as error:  # it becomes the result of the body
             log.exception("chord %s failed", request.group)
             self.chord_error_from_stack(callback, error)
@@ -314,20 +321,27 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         if header is None:
             return None
         try:
-            wait_for_members(self, header, self.app.conf.result_chord_join_timeout)
+            total = Total(self._storage.together)
+            wait_for_members(self, header, self.app.conf.result_chord_join_timeout, total)
             return values_of(header)
         except Exception as error:
             return _chord_error(f"Join error: {error!r}", error)
 
-    def _values(self, bodies: Sequence[bytes], nested: list[Any] | ChordError | None) -> list[Any]:
+    def _values(self, session: Any, key: bytes, nested: list[Any] | ChordError | None) -> list[Any]:
         """Return the results of a chord's header, or raise ChordError for the first failure."""
-        values = [self._value(body) for body in bodies]
+        total = Total(self._storage.together)
+        try:
+            bodies = chords.take_parts(session, key, self._storage.together.max_bytes)
+        except MessageTooLarge as error:
+            raise _chord_error(f"The results of its header are too large: {error}", error) from error
+        values = [self._value(body, total) for body in bodies]
         if isinstance(nested, ChordError):
             raise nested
         return values if nested is None else nested
 
-    def _value(self, body: bytes) -> Any:
+    def _value(self, body: bytes, total: Total) -> Any:
         try:
+            self.add_to(total, body)
             task_id, state, value = self.decode(body)
         except UNREADABLE as error:  # every later try would meet it again
             raise _chord_error(f"A result of its header cannot be read: {error}", error) from error

@@ -67,3 +67,25 @@ def check_sent(body: bytes, compression: Any, content_type: str | None, budget: 
         unpacked(body, compression, content_type, None, budget)
     except EmsError as error:
         raise MessageTooLarge(f"{error}; nothing was sent") from None
+
+
+class Total:
+    """Sum of several bodies that are built together.
+
+    Args:
+        budget: their limits together.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._bytes, self._objects = budget, 0, 0
+
+    def add(self, raw: bytes, content_type: str) -> None:
+        """Add an unpacked body, before it is built.
+
+        Raises:
+            DecodeError: together they exceed the budget.
+        """
+        self._bytes += len(raw)
+        self._budget.check_bytes(self._bytes)
+        self._objects += self._budget.count(raw, content_type)
+        self._budget.check_objects(self._objects)

@@ -11,15 +11,18 @@ from amqp.basic_message import Message as AmqpMessage
 from kombu.transport.base import Message
 from kombu.utils import json
 
-from emsworker.core.budget import Budget
+from emsworker.core.budget import Budget, count_marks
 from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
-from emsworker.core.errors import DecodeError, InvalidName
+from emsworker.core.errors import DecodeError, InvalidName, MessageTooLarge
 from emsworker.core.ids import MAX_KEY_BYTES, TASK_NAME, new_uid
 from emsworker.core.model import TASK_HEADER, NewMessage
 from emsworker.core.model import Message as StreamMessage
 from emsworker.integrations.celery import bodies
 
 _AMQP = "amqp"
+# Of the header. A task of Celery has some 60; all messages of a claim, up to a thousand, are opened together, and an
+# object takes up to 85 bytes (core/budget.py).
+_MAX_OBJECTS = 10_000
 _PROPERTIES = frozenset(name for name, _ in AmqpMessage.PROPERTIES)
 Published = dict[str, Any]
 """A message between ``prepare_message`` and ``basic_publish``."""
@@ -44,7 +47,7 @@ class Stored:
         """Encode a message that is published to an exchange.
 
         Raises:
-            MessageTooLarge: receivers would refuse its body.
+            MessageTooLarge: receivers would refuse its body, or its headers.
             InvalidName: its task has a name of more than 190 characters, or one that cannot be printed.
         """
         headers, properties = message["headers"], message["properties"]
@@ -89,10 +92,11 @@ class Envelope:
         """Decode a message of the stream; one that was not sent by kombu has empty headers.
 
         Raises:
-            DecodeError: its header ``amqp`` does not hold what kombu writes: anybody may write such a row by SQL.
+            DecodeError: its header ``amqp`` does not hold what kombu writes, or too many objects: anybody may write
+                such a row by SQL.
         """
         texts = message.headers
-        kept = json.loads(texts[_AMQP]) if _AMQP in texts else {}
+        kept = _kept_in(texts[_AMQP]) if _AMQP in texts else {}
         if not isinstance(kept, dict):
             raise DecodeError(f"its header {_AMQP} holds a {type(kept).__name__}, and not what kombu writes")
         parts: dict[str, Any] = {"headers": kept.get("headers") or {}, "properties": kept.get("properties") or {}}
@@ -154,10 +158,23 @@ class Envelope:
 
 def _text_of(kept: dict[str, Any]) -> str:
     try:
-        return str(json.dumps(kept))
+        text = str(json.dumps(kept))
     except TypeError:  # py-amqp sends no property that AMQP does not know, whatever it is
         known = {name: value for name, value in kept["properties"].items() if name in _PROPERTIES}
-        return str(json.dumps(kept | {"properties": known}))
+        text = str(json.dumps(kept | {"properties": known}))
+    if _has_too_many_objects(text):
+        raise MessageTooLarge(f"its headers have more than {_MAX_OBJECTS} objects; put them into the body")
+    return text
+
+
+def _kept_in(text: str) -> Any:
+    if _has_too_many_objects(text):
+        raise DecodeError(f"its header {_AMQP} has more than {_MAX_OBJECTS} objects")
+    return json.loads(text)
+
+
+def _has_too_many_objects(text: str) -> bool:
+    return len(text) > _MAX_OBJECTS and count_marks(text.encode()) > _MAX_OBJECTS
 
 
 def _whole(value: Any) -> int:

@@ -155,6 +155,11 @@ class StreamOptions:
         """The limits of a body or a result that is decoded."""
         return Budget(self.max_decoded_bytes, self.max_decoded_objects)
 
+    @property
+    def together(self) -> Budget:
+        """The limits of the results that are built together: those of the body of a chord, which gets them all."""
+        return Budget(self.max_message_bytes, self.max_decoded_objects, ("max_message_bytes", "max_decoded_objects"))
+
     def settings(self, url: str) -> Settings:
         """Return the settings of the stream; those that are no options here come from ``EMS_*`` variables."""
         known = options_of(Settings)

@@ -50,7 +50,7 @@ class Storage:
         given: ``result_backend_transport_options``; options of the URL override them.
 
     Attributes:
-        budget: limits of a result.
+        budget, together: limits of a result, and of all that a chord gets.
         writer: stores results.
         poller: waits for results.
 
@@ -62,7 +62,7 @@ class Storage:
     def __init__(self, url: str, given: Mapping[str, Any] = MappingProxyType({})) -> None:
         parsed = StreamUrl.parse(url)
         options = StreamOptions.load(parsed.options, given)
-        self.budget = options.budget
+        self.budget, self.together = options.budget, options.together
         self._database = Database(parsed.database, options.connect_timeout_s)
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}

@@ -27,10 +27,13 @@ from emsworker.core.errors import (
 )
 from emsworker.core.process.address import name_url
 from emsworker.core.process.clock import ticks
+from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.failures import note_failures
+from emsworker.integrations.celery.flower import show_queues
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.startup import broker_connected, ends_worker
+from emsworker.integrations.celery.stats import hide_secrets
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.store.engine.errors import Conflict, ConnectionLost
@@ -152,11 +155,17 @@ class Transport(base.Transport):
                 step = getattr(loaded, name)
                 step.compatible_transports = {*step.compatible_transports, self.driver_type}
         note_failures()
+        show_queues()
+        hide_secrets()
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
-        """The parts of a URL that may be left out."""
-        return {"hostname": "127.0.0.1", "port": self.default_port, "userid": "root"}
+        """The parts of the URL, which kombu does not parse."""
+        try:
+            at = DatabaseUrl.parse(StreamUrl.of_connection(self.client).database)
+        except ValueError:
+            return {"hostname": "127.0.0.1", "port": self.default_port, "userid": "root"}
+        return {"hostname": at.host, "port": at.port, "userid": at.user}
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the URL, as a rule without its password."""

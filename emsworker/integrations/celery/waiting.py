@@ -16,6 +16,7 @@ from kombu.exceptions import KombuError
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
+from emsworker.integrations.celery.bodies import Total
 from emsworker.integrations.celery.poller import Waiter
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ def wait_with(first: Any, result: Any) -> None:
     first.on_ready.then(lambda told: result._maybe_set_cache(told._cache))
 
 
-def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None) -> None:
+def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None, total: Total) -> None:
     """Wait until all tasks of a group, and of the groups in it, have ended.
 
     Celery's own ``join_native`` returns before their ends what it was given of a group in a chord.
@@ -111,9 +112,11 @@ def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None) 
         backend: where their results are.
         group: the group; its members know their results afterwards.
         timeout_s: how long at most; ``None`` for ever.
+        total: their results, which are all kept.
 
     Raises:
         TimeoutError: some have not ended; Celery's.
+        DecodeError, ContentRefused: a result is damaged, or all of them are too large together.
     """
     members = {backend.get_key_for_task(one.id): one for one in _members(group)}
     waiter, ends_at = Waiter(), math.inf if timeout_s is None else ticks() + timeout_s
@@ -126,6 +129,7 @@ def wait_for_members(backend: Any, group: GroupResult, timeout_s: float | None) 
         backend.wait_for_news(waiter, left)
         while waiter.values:
             key, value = waiter.values.popleft()
+            backend.add_to(total, value)
             meta = backend.result_consumer.meta_of(key, value)
             if meta["status"] in states.READY_STATES:
                 waiter.discard(key)

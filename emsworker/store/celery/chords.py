@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from emsworker.core.errors import MessageTooLarge
 from emsworker.store.celery.results import StoredValue, add_entries, check_size
 from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
@@ -100,12 +101,12 @@ def count(session: Session, part: ChordPart, entries: Sequence[StoredValue]) -> 
     return True
 
 
-def arrive(session: Session, part: ChordPart, entries: Sequence[StoredValue]) -> list[bytes] | None:
+def arrive(session: Session, part: ChordPart, entries: Sequence[StoredValue]) -> bool:
     """Store results and count a part that may be the last one; runs in the caller's transaction.
 
     Returns:
-        The outcomes of all parts in the order of their numbers, if this was the last: the chord is done now, and the
-        caller sends its body in the same transaction. ``None`` if it was not, or if the chord is done.
+        True if this was the last part: the chord is done now, and the caller takes its parts and sends its body in the
+        same transaction. False if it was not, or if the chord is done.
     """
     values = part.values()
     if entries:
@@ -115,16 +116,28 @@ def arrive(session: Session, part: ChordPart, entries: Sequence[StoredValue]) ->
     session.execute(_SQL.create_chord, values)
     ((size, arrived, is_done),) = session.rows(_SQL.lock_chord, values)
     if is_done:
-        return None
+        return False
     if not session.rows(_SQL.find_part, values):
         session.execute(_SQL.insert_part, values)
         arrived += 1
         session.execute(_SQL.set_arrived, values | {"arrived": arrived})
     if size is None or arrived < size:
-        return None
-    bodies = [body for (body,) in session.rows(_SQL.list_parts, values)]
+        return False
     session.execute(_SQL.finish_chord, values)
-    session.execute(_SQL.delete_parts, values)
+    return True
+
+
+def take_parts(session: Session, key: bytes, max_bytes: int) -> list[bytes]:
+    """Return the outcomes of all parts in the order of their numbers, and delete them.
+
+    Raises:
+        MessageTooLarge: together they have more than ``max_bytes``; they are deleted, and none has been read.
+    """
+    ((size,),) = session.rows(_SQL.size_parts, {"key": key})
+    bodies = [body for (body,) in session.rows(_SQL.list_parts, {"key": key})] if size <= max_bytes else []
+    session.execute(_SQL.delete_parts, {"key": key})
+    if size > max_bytes:
+        raise MessageTooLarge(f"together they have {size} bytes, at most {max_bytes} (max_message_bytes)")
     return bodies
 
 

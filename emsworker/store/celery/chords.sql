@@ -41,6 +41,9 @@ SELECT 1 FROM ems_celery_chord_part WHERE chord = %(key)s AND number = %(number)
 -- name: set_arrived
 UPDATE ems_celery_chord SET arrived = %(arrived)s WHERE name = %(key)s
 
+-- name: size_parts
+SELECT COALESCE(SUM(LENGTH(body)), 0) FROM ems_celery_chord_part WHERE chord = %(key)s
+
 -- name: list_parts
 SELECT body FROM ems_celery_chord_part WHERE chord = %(key)s ORDER BY number, task_id
 

@@ -1,0 +1,48 @@
+"""The broker in a worker's statistics, without secrets: ``celery inspect stats`` and Flower show them to everybody.
+
+kombu keeps an address with ``ems+`` whole as the name of the host, and Celery takes out what kombu calls the password.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from emsworker.core.url import DatabaseUrl, redact_url
+from emsworker.integrations.celery.url import StreamUrl
+
+
+def hide_secrets() -> None:
+    """Have this process tell the parts of its broker's address, if it is a worker of Celery."""
+    module = sys.modules.get("celery.worker.consumer.connection")
+    if module is not None and not hasattr(module.Connection.info, "__wrapped__"):
+        module.Connection.info = _without_secrets(module.Connection.info)
+
+
+def _without_secrets(info: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(info)
+    def told(step: Any, consumer: Any) -> dict[str, Any]:
+        found: dict[str, Any] = info(step, consumer)
+        if consumer.connection and consumer.connection.transport.driver_type == "ems":
+            found["broker"] |= _shown(consumer.connection)
+        return found
+
+    return told
+
+
+def _shown(connection: Any) -> dict[str, Any]:
+    at = DatabaseUrl.parse(StreamUrl.of_connection(connection).database)
+    options = dict(connection.transport_options or {})
+    if options.get("redis_url"):
+        options["redis_url"] = redact_url(options["redis_url"])
+    return {
+        "hostname": at.host,
+        "port": at.port,
+        "userid": at.user,
+        "virtual_host": at.database,
+        "uri_prefix": None,
+        "transport_options": options,
+        "alternates": [redact_url(one) for one in connection.alt],
+    }
