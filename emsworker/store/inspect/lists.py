@@ -407,7 +407,7 @@ def newest_classes(
 
 
 def _newest(rows: Sequence[Row], within: Within, most: int) -> list[Row]:
-    """Return the sources of the newest letters, and all that have one at the very end, which earlier pages may have shown."""
+    """Return the sources of the newest letters, and all with one at the very end, which may be of earlier pages."""
     ordered = sorted(rows, key=lambda row: (row[-1], *row[:-1]), reverse=True)
     tied = sum(row[-1] == within.until for row in ordered)
     return [tuple(row[:-1]) for row in ordered[: tied + most]]
