@@ -15,6 +15,7 @@ from emsworker.web.page import MOST_COUNTED, View, Visit
 from emsworker.web.trace import Body, shown_body
 
 FILTER = ("topic", "group", "task", "error", "since", "until")
+NO_TASK = "(none)"
 _PAGE = 50
 
 
@@ -28,7 +29,7 @@ def filter_of(given: dict[str, str]) -> DeadFilter:
     return DeadFilter(
         topic=given.get("topic"),
         group=given.get("group"),
-        task="" if task == "-" else task,
+        task="" if task == NO_TASK else task,
         error=given.get("error"),
         since=_time("since", given.get("since")),
         until=_time("until", given.get("until")),
@@ -69,6 +70,7 @@ def _values(given: dict[str, str], **more: Any) -> dict[str, Any]:
         "page": None,
         "classes": (),
         "most": MOST_LINES,
+        "no_task": NO_TASK,
         "count": count,
         "capped": capped,
     } | more
