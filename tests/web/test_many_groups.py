@@ -19,6 +19,7 @@ from emsworker.web.cache import SharedCache
 from emsworker.web.overview import MOST_LINES
 from tests.store.test_flat_cost import SEQUENCE
 from tests.store.test_many_topics import GROUPS, LONG, TOPICS, fill
+from tests.support.machine import machine_s
 from tests.support.recycling import recycled_database
 from tests.support.streams import Stream, open_stream
 from tests.web.conftest import Visiting
@@ -111,12 +112,12 @@ def test_a_page_of_many_groups_is_bounded(stream: Stream, visit: Visiting, path:
     client = visit("reader")
     before = rows_read(stream)
     own = rows_read(stream) - before
-    began = time.perf_counter()
+    began, began_s = time.perf_counter(), machine_s()
     page = client.get(path)
-    seconds = time.perf_counter() - began
+    seconds, machine = time.perf_counter() - began, machine_s() - began_s
     rows = rows_read(stream) - before - 2 * own
     print(f"\n{path:46} {page.status_code} {1000 * seconds:8.0f} ms {rows:9} rows {len(page.text):9} bytes", end=" ")
-    assert not LONG or seconds < _MOST_S
+    assert not LONG or machine < _MOST_S
     assert page.status_code in (200, 303) and len(page.text) < _MOST_BYTES
     assert text in page.text, path
     assert rows <= _MOST_ROWS + sum(more for part, more in _MORE_ROWS.items() if part in path), path
