@@ -12,6 +12,8 @@ from .common import (
     common_options,
     delete_named,
     duration_option,
+    first_of,
+    most_option,
     open_stream,
     read_duration,
     stream_options,
@@ -73,12 +75,13 @@ def _row(watched: Watched) -> dict[str, Any]:
 
 
 @alarms.command("list")
+@most_option
 @common_options
-def list_(as_json: bool) -> None:
+def list_(limit: int, as_json: bool) -> None:
     """List the rules, and for how many groups each fires at present; JSON names them."""
     alarms = open_stream().admin().alarms
     found = as_far_as_allowed(lambda details: alarms.list(addresses=details), "receivers")
-    rows = [_row(watched) for watched in found]
+    rows = [_row(watched) for watched in first_of(found, limit, "alarm", "that are first by name")]
     receivers = [name for name in ("webhook", "slack", "alertmanager", "command") if any(row[name] for row in rows)]
     columns = ["alarm", "on", "above", "for_s", "topic", "group", "firing", *receivers]
     empty = "There are no alarms; `ems alarms create NAME` makes one."
@@ -98,10 +101,16 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 
 def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -> None:
     """Warn if there is no such topic or group: they may be created later, or be mistyped."""
-    found = [(one.name, its.name) for one, its in stream.admin().groups()]
-    if topic is not None and topic not in {one.name for one in stream.admin().topics()}:
+    from emsworker.core.errors import UnknownTopic
+
+    if topic is None and group is None:
+        return
+    try:
+        found = stream.admin().groups(topic)
+    except UnknownTopic:
         click.echo(f"Warning: there is no topic {topic!r} yet; `ems topics list` shows those that exist.", err=True)
-    elif group is not None and not any(its == group and topic in (None, one) for one, its in found):
+        return
+    if group is not None and not any(one.name == group for _, one in found):
         of = "" if topic is None else f" of topic {topic!r}"
         click.echo(f"Warning: there is no group {group!r}{of} yet; `ems groups list` shows those that exist.", err=True)
 
@@ -231,10 +240,12 @@ def _silence_row(one: Silence) -> dict[str, Any]:
 
 
 @alarms.command()
+@most_option
 @common_options
-def silences(as_json: bool) -> None:
+def silences(limit: int, as_json: bool) -> None:
     """List the silences that have not ended."""
-    rows = [_silence_row(one) for one in open_stream().admin().alarms.silences()]
+    found = first_of([*open_stream().admin().alarms.silences()], limit, "silence", "that are oldest")
+    rows = [_silence_row(one) for one in found]
     print_rows(rows, ["silence", "alarm", "topic", "group", "until", "reason"], as_json, "There are no silences.")
 
 

@@ -84,6 +84,12 @@ def say_more(shown: int, count: int | None, what: str, which: str) -> None:
         click.echo(f"The {shown:,}{of} {plural(2, what)} {which}; --limit shows more.", err=True)
 
 
+def first_of(rows: list[T], limit: int, what: str, which: str) -> list[T]:
+    """Return the first rows of a list, and tell if there are more; see :func:`say_more`."""
+    say_more(min(limit, len(rows)), len(rows), what, which)
+    return rows[:limit]
+
+
 def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order of the help page."""
 

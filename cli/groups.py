@@ -18,6 +18,7 @@ from .common import (
     confirm,
     duration_option,
     exact_option,
+    first_of,
     most_option,
     open_stream,
     progress,
@@ -103,7 +104,8 @@ def list_(topic: str | None, partitions: bool, limit: int, exact: bool, as_json:
         admin.topic(topic)
     policies = admin.backlogs.policies()
     if topic is not None:
-        lags: Sequence[GroupLag] = stream.monitoring().lag(_COUNTED, topic=topic)[:limit]
+        of_topic = stream.monitoring().lag(_COUNTED, topic=topic)
+        lags: Sequence[GroupLag] = first_of(of_topic, limit, "group", "that are first by name")
     else:
         standing = stream.standings().groups(limit, most=_COUNTED, exact=exact or partitions)
         lags = sorted(standing.groups, key=lambda lag: (lag.topic.name, lag.group.name))

@@ -12,7 +12,7 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import error_line
 from emsworker.core.times import utc
 
-from .common import as_far_as_allowed, common_options, open_stream
+from .common import as_far_as_allowed, common_options, first_of, most_option, open_stream
 from .completing import complete_topics
 from .output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
 
@@ -29,8 +29,9 @@ def _last(told: Sequence[Progress]) -> str:
 
 
 @click.command()
+@most_option
 @common_options
-def clients(as_json: bool) -> None:
+def clients(limit: int, as_json: bool) -> None:
     """List the clients with their leases, and the leader of the beat.
 
     A client is one thread of a worker process: ip-pid-uuid-tid. PROGRESS is the last report of its handler. A client
@@ -49,7 +50,7 @@ def clients(as_json: bool) -> None:
             "renewed_at": utc(view.row.renewed_at),
             "expires_at": utc(view.row.expires_at),
         }
-        for view in monitoring.clients()
+        for view in first_of(monitoring.clients(), limit, "client", "that are first by name")
     ]
     leaders = [
         {

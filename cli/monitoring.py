@@ -34,8 +34,10 @@ def serve(address: tuple[str, int]) -> None:
     It reads only, as role viewer. It listens at EMS_HTTP, or else 127.0.0.1:9100; there is no authentication, so the
     host is 127.0.0.1 unless it is given.
     """  # noqa: D301 - click wants the character itself
+    from emsworker.observe.logs import configure_logging
     from emsworker.observe.stream_routes import stream_routes
 
+    configure_logging("warning")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -9,7 +9,16 @@ import click
 
 from emsworker.admin.readers import Readers
 
-from .common import common_options, confirm, duration_option, open_stream, stream_options, yes_option
+from .common import (
+    common_options,
+    confirm,
+    duration_option,
+    first_of,
+    most_option,
+    open_stream,
+    stream_options,
+    yes_option,
+)
 from .completing import complete_topics
 from .output import print_record, print_rows
 
@@ -28,15 +37,17 @@ def readers() -> None:
 
 @readers.command("list")
 @click.argument("topic", required=False, shell_complete=complete_topics)
+@most_option
 @common_options
-def list_(topic: str | None, as_json: bool) -> None:
+def list_(topic: str | None, limit: int, as_json: bool) -> None:
     """List the readers of TOPIC, or of all topics, with their next offsets; times are UTC.
 
     The state of a broadcast reader is open from its start to its end, also when its process was killed. A hold is held
     until it is not renewed in time; then it is lost, and retention goes on. AGE_S is the time since it was written.
     """
-    print_rows([*_rows(open_stream().looking().readers, topic)], _COLUMNS, as_json, "There are no readers.",
-               spare=["age_s", "held_from"])  # fmt: skip
+    rows = [*_rows(open_stream().looking().readers, topic)]
+    rows = first_of(rows, limit, "reader's partition", "that are first by topic and name, broadcasts before holds")
+    print_rows(rows, _COLUMNS, as_json, "There are no readers.", spare=["age_s", "held_from"])
 
 
 def _rows(readers: Readers, topic: str | None) -> Iterator[dict[str, Any]]:

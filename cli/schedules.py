@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from .common import common_options, delete_named, open_stream, stream_options, yes_option
+from .common import common_options, delete_named, first_of, most_option, open_stream, stream_options, yes_option
 from .output import print_rows
 
 
@@ -20,10 +20,12 @@ def schedules() -> None:
 
 
 @schedules.command("list")
+@most_option
 @common_options
-def list_(as_json: bool) -> None:
+def list_(limit: int, as_json: bool) -> None:
     """List the schedules with their next and last slots; times are UTC."""
-    rows = [asdict(row) for row in open_stream().looking().schedules.list()]
+    found = first_of(open_stream().looking().schedules.list(), limit, "schedule", "that are first by name")
+    rows = [asdict(row) for row in found]
     columns = ["name", "spec", "timezone", "catch_up", "topic", "next_at", "last_at"]
     print_rows(rows, columns, as_json, "There are no schedules.", spare=["catch_up", "timezone", "last_at"])
 

@@ -125,7 +125,8 @@ def move(name: str, target: str, timeout: float | None, force: bool, as_json: bo
     """Move the topic NAME to another server, while it is used.
 
     Sends go to the new server at once. Its groups begin there as soon as they have finished what is on the old one,
-    retries included, so that nothing is run twice or out of order. What the old server has kept stays there.
+    retries included, so that nothing is run twice or out of order. Its schedules, alarm rules and silences go along.
+    What the old server has kept stays there.
 
     Refused while live workers or consumers were started without the server in EMS_SERVERS, unless forced: they would
     fail at each use of the topic. Processes that only send are not known.
@@ -146,6 +147,13 @@ def move(name: str, target: str, timeout: float | None, force: bool, as_json: bo
             f"now on begin after them. `ems groups create {name} GROUP --server {server}` has GROUP run them.",
             err=True,
         )
+    for server, rules in moved.alarms.items():
+        click.echo(
+            f"Alarm rules that watched the topic stay on server {server}: {', '.join(rules)}. Rules of this topic go "
+            f"along unless they fire, or {target} has others of their names; those of every topic are to be created on "
+            "each server.",
+            err=True,
+        )
     if moved.untold:
         click.echo(
             f"Away, and not told: {', '.join(moved.untold)}. If the topic has been there, give the command again when "
@@ -154,6 +162,7 @@ def move(name: str, target: str, timeout: float | None, force: bool, as_json: bo
         )
     record = {"topic": name, "from": list(moved.sources), "to": target, "groups": moved.groups}
     record |= {"untold": list(moved.untold)} if moved.untold else {}
+    record |= {"alarms": {server: list(rules) for server, rules in moved.alarms.items()}} if moved.alarms else {}
     print_done(record, f"Moved topic {name} to server {target} with {counted(moved.groups, 'group')}.", as_json)
 
 

@@ -111,6 +111,7 @@ def web(
     from emsworker.app import Ems
     from emsworker.core.extras import require
     from emsworker.core.servers import MAIN
+    from emsworker.observe.logs import configure_logging
 
     require("web", "ems web")
     from emsworker.web.access import public_path
@@ -141,6 +142,7 @@ def web(
         if not os.environ.get("EMS_WEB_OPERATOR_URL"):
             click.echo("It only reads: EMS_WEB_OPERATOR_URL names no database user for changes.", err=True)
 
+    configure_logging("warning")
     serve(site, host, port, tell)
 
 

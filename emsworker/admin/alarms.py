@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, fields
 from typing import Any
@@ -68,9 +69,11 @@ class Alarms:
         Args:
             addresses: with their receivers, which only the roles `admin` and `worker` may read.
         """
-        alarms = self._database.call(store.list_alarms)
+        alarms = defaultdict[str, list[Alarm]](list)
+        for alarm in self._database.call(store.list_alarms):
+            alarms[alarm.rule].append(alarm)
         rules = self._database.call(lambda session: store.list_rules(session, addresses=addresses))
-        return [Watched(rule, tuple(alarm for alarm in alarms if alarm.rule == rule.name)) for rule in rules]
+        return [Watched(rule, tuple(alarms[rule.name])) for rule in rules]
 
     def delete(self, name: str) -> None:
         """Delete a rule with its alarms and deliveries.

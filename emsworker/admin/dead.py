@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -88,6 +88,11 @@ class DeadFilter:
     def within(self) -> Within:
         """The span of time as the server writes it."""
         return Within(_server_time(self.since) or START_OF_TIME, _server_time(self.until) or END_OF_TIME)
+
+    @property
+    def of_all_groups(self) -> bool:
+        """True if it names no topic and no group."""
+        return self.topic is None and self.group is None
 
 
 @dataclass(frozen=True)
@@ -181,10 +186,10 @@ class DeadLetters:
         check_limit(limit)
         token = decode_token(after, datetime, int, int, int)
         place = DeadPlace(*token) if token else None
-        chosen = {one.id: (where, one) for where, one in self._chosen(only.topic, only.group)}
+        before = replace(only.within, until=place.dead_at) if place else only.within
+        chosen, sources = self._sources(only, before, limit + 1)
 
         def work(session: Session) -> list[DeadEntryRow]:
-            sources = _sources(session, sorted(chosen), only)
             return lists.list_dead(session, sources, only.within, place, limit + 1, details)
 
         def shown(row: DeadEntryRow) -> DeadEntry:
@@ -204,21 +209,28 @@ class DeadLetters:
         *,
         most: int = 100_000,
         limit: int = 200,
+        newest: int | None = None,
     ) -> tuple[DeadClass, ...]:
         """Count dead letters by topic, group, task and class of error, the largest count first.
 
         Args:
             most: counting a class stops there.
             limit: the maximum number of classes of each group.
+            newest: of all groups, only this number of classes, those with the newest letters.
 
         Raises:
             UnknownTopic, UnknownGroup: there is no such topic or group.
         """
         check_limit(limit)
-        chosen = {one.id: (where, one) for where, one in self._chosen(only.topic, only.group)}
+        if newest is not None and only.of_all_groups:
+            found = self._newest_classes(only, only.within, newest)
+            chosen = self._by_id(self._groups(ids={one.group_id for one in found}))
+        else:
+            chosen = self._by_id(self._chosen(only.topic, only.group))
+            classes = self._database.call(lambda session: lists.list_classes(session, sorted(chosen), limit))
+            found = [one for one in classes if _is_wanted(one, only)]
 
         def work(session: Session) -> list[tuple[LetterClass, tuple[int, str | None]]]:
-            found = [one for one in lists.list_classes(session, sorted(chosen), limit) if _is_wanted(one, only)]
             return list(zip(found, lists.count_classes(session, found, only.within, most), strict=True))
 
         counted = [
@@ -227,7 +239,7 @@ class DeadLetters:
                 *(count, count >= most, utc(latest)),
             )
             for one, (count, latest) in self._database.call(work)
-            if latest is not None
+            if latest is not None and one.group_id in chosen
         ]
         return tuple(sorted(counted, key=lambda one: (-one.count, one.topic, one.group, one.task, one.error_type)))
 
@@ -379,6 +391,33 @@ class DeadLetters:
             count += self._database.call(lambda s, g=group, p=places: work(s, g, p))  # type: ignore[misc]
         return count
 
+    def _sources(
+        self, only: DeadFilter, within: Within, most: int
+    ) -> tuple[dict[int, tuple[Topic, Group]], Sequence[int] | Sequence[LetterClass]]:
+        """Return the groups of a page of ``most`` letters, and what it reads: whole groups, or classes of them."""
+        by_class = only.task is not None or only.error is not None
+        if not only.of_all_groups:
+            chosen = self._by_id(self._chosen(only.topic, only.group))
+            ids = sorted(chosen)
+            return chosen, self._database.call(lambda session: _classes(session, ids, only)) if by_class else ids
+        # Without this choice, each group that has dead letters would cost a statement, and there may be 20,000.
+        if by_class:
+            classes = self._newest_classes(only, within, most)
+            chosen = self._by_id(self._groups(ids={one.group_id for one in classes}))
+            return chosen, [one for one in classes if one.group_id in chosen]
+        newest = self._database.call(lambda session: lists.newest_groups(session, within, most))
+        chosen = self._by_id(self._groups(ids=set(newest)))
+        return chosen, [one for one in newest if one in chosen]
+
+    def _newest_classes(self, only: DeadFilter, within: Within, most: int) -> list[LetterClass]:
+        return self._database.call(
+            lambda session: lists.newest_classes(session, within, most, lambda one: _is_wanted(one, only))
+        )
+
+    @staticmethod
+    def _by_id(groups: Sequence[tuple[Topic, Group]]) -> dict[int, tuple[Topic, Group]]:
+        return {one.id: (where, one) for where, one in groups}
+
     def _chosen(self, topic: str | None, group: str | None) -> Sequence[tuple[Topic, Group]]:
         return choose(self._groups, topic, group, lambda: self._database.call(lists.dead_groups))
 
@@ -405,10 +444,8 @@ def _is_wanted(one: LetterClass, only: DeadFilter) -> bool:
     return only.task in (None, one.task) and only.error in (None, one.error_type)
 
 
-def _sources(session: Session, group_ids: Sequence[int], only: DeadFilter) -> Sequence[int] | Sequence[LetterClass]:
-    """Return what the selection reads: whole groups, or classes if it names a task or an error."""
-    if only.task is None and only.error is None:
-        return group_ids
+def _classes(session: Session, group_ids: Sequence[int], only: DeadFilter) -> list[LetterClass]:
+    """Return the classes of some groups that a selection by task or error has."""
     if only.task is not None and only.error is not None:
         return [LetterClass(group_id, only.task, only.error) for group_id in group_ids]
     return [one for one in lists.list_classes(session, group_ids, _CLASSES) if _is_wanted(one, only)]

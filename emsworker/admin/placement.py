@@ -8,9 +8,9 @@ each message once, and those of a key in their order. Each step can be repeated:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from emsworker.admin.monitoring import GroupLag, Monitoring
@@ -30,8 +30,9 @@ from emsworker.core.errors import (
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.settings import settings_of
-from emsworker.store.cluster import clients, schedules
+from emsworker.store.cluster import alarms, clients, schedules
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
 from emsworker.store.stream import forwards
@@ -63,6 +64,8 @@ class Moved:
             on the new server begin after them.
         untold: the servers that were away: if they have a row of the topic, it does not name the new server yet. The
             same move, given again, tells them.
+        alarms: by server, the alarm rules that watched the topic there and stay: rules of every topic that the new
+            server has not, or has otherwise, and rules of this one that fire, or whose name is taken on the new server.
     """
 
     topic: str
@@ -71,6 +74,7 @@ class Moved:
     groups: int
     unread: tuple[str, ...] = ()
     untold: tuple[str, ...] = ()
+    alarms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class TopicMove:
@@ -126,9 +130,11 @@ class TopicMove:
         sources = self._sources()
         for name in sources:
             self._take_schedules_over(self._databases[name])
+            self._copy_alarms(self._databases[name])
         done = self._let_groups_over(sources, None if timeout_s is None else ticks() + timeout_s, report)
         unread = tuple(name for name in sources if self._is_unread(self._databases[name]))
-        return Moved(self._topic, tuple(sources), self._target, done, unread, tuple(self._away))
+        stay = {name: rules for name in sources if (rules := self._drop_alarms(self._databases[name]))}
+        return Moved(self._topic, tuple(sources), self._target, done, unread, tuple(self._away), stay)
 
     def _look(self) -> dict[str, Topic | None]:
         """Return the rows of the topic on the servers that answer within seconds; without the others this run does.
@@ -309,6 +315,40 @@ class TopicMove:
         self._to.call(lambda session: session.transaction(lambda s: schedules.take_over(s, times)))
         for row in times:
             origin.call(partial(schedules.delete, name=row[0]))
+
+    def _copy_alarms(self, origin: Database) -> None:
+        """Have the topic watched on both servers by its rules, under its silences, while its groups go over."""
+        known = {rule.name for rule in self._to.call(alarms.list_rules)}
+        for rule in origin.call(alarms.list_rules):
+            if rule.topic == self._topic and rule.name not in known:
+                self._to.call(partial(alarms.add_rule, rule=rule))
+        now = origin.call(server_now)
+        silenced = {(one.rule, one.topic, one.group) for one in self._to.call(alarms.list_silences)}
+        for one in origin.call(alarms.list_silences):
+            place = (one.rule, one.topic, one.group)
+            left_s = (one.ends_at - now).total_seconds()
+            if one.topic == self._topic and place not in silenced and left_s > 0:
+                silence = partial(
+                    alarms.add_silence, rule=one.rule, topic=one.topic, group=one.group, reason=one.reason
+                )
+                self._to.call(partial(silence, for_s=left_s))
+
+    def _drop_alarms(self, origin: Database) -> tuple[str, ...]:
+        """Delete the rules of the topic that the new server has; return those that watched the topic here and stay.
+
+        One that fires stays until it is resolved, because its receivers would not be told.
+        """
+        copied = {rule.name: rule for rule in self._to.call(alarms.list_rules)}
+        firing = {rule for rule, _, _ in origin.call(alarms.list_firing)}
+        stay = []
+        for rule in origin.call(alarms.list_rules):
+            if rule.metric.of_stream or rule.topic not in (None, self._topic):
+                continue
+            if copied.get(rule.name) != rule or (rule.topic is not None and rule.name in firing):
+                stay.append(rule.name)
+            elif rule.topic is not None:
+                origin.call(partial(alarms.delete_rule, name=rule.name))
+        return tuple(stay)
 
     def _drop_forwarded(self, there: Topic, there_last: int, former: Sequence[str]) -> None:
         """Delete from the outbox of the new server what one that had the topic later has accepted: it has a copy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from emsworker.core.counted import counted
 from emsworker.core.errors import Problem, UnknownReader
@@ -70,7 +71,7 @@ class Readers:
         """
         if topic is not None:
             self._topic(topic)
-        return [row for row in self._database.call(store.list_positions) if topic in (None, row.topic)]
+        return self._database.call(lambda session: store.list_positions(session, topic))
 
     def forget(self, topic: str, name: str | None = None, *, idle_s: float = 0.0) -> int:
         """Delete positions; a reader that comes back begins at the end of the topic.
@@ -104,11 +105,8 @@ class Readers:
         """
         if topic is not None:
             self._topic(topic)
-        found: dict[tuple[str, str], tuple[HoldRow, ...]] = {}
-        for row in self._database.call(hold_store.list_holds):
-            if topic in (None, row.topic):
-                found[row.topic, row.name] = (*found.get((row.topic, row.name), ()), row)
-        return [HoldView(*place, rows) for place, rows in found.items()]
+        rows = self._database.call(lambda session: hold_store.list_holds(session, topic))
+        return [HoldView(*place, tuple(of_one)) for place, of_one in groupby(rows, lambda row: (row.topic, row.name))]
 
     def hold(self, topic: str, name: str, offsets: Mapping[int, int], *, hold_for_s: int = HOLD_FOR_S) -> None:
         """Keep retention from what a reader has not read, until it is called again or the time is over.

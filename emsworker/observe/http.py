@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +30,9 @@ _REQUEST_S = 5.0  # for a request to be sent, and for its answer to be taken
 _MOST_CONNECTIONS = 64
 _MOST_WORKING = 16
 _TURN_S = 0.1
+_PAUSE_S = 0.5
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of `accept` that leave the connection waiting, and the listener readable."""
 PROBES = ("livez", "readyz", "startupz")
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -137,6 +142,16 @@ class _Server(ThreadingMixIn, HTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; pause if there is no descriptor for it, because the next turn would begin at once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in OUT_OF_RESOURCES:
+                log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
+                time.sleep(_PAUSE_S)
+            raise
+
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, unless too many are being answered."""
         with self._lock:
@@ -151,8 +166,12 @@ class _Server(ThreadingMixIn, HTTPServer):
                 self._sending[request] = ticks() + _REQUEST_S
         if full:
             self.shutdown_request(request)
-        else:
+            return
+        try:
             super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._forget(request)
+            raise
 
     def service_actions(self) -> None:
         """Close the connections whose requests are overdue; the loop of the server calls it at each turn."""
@@ -183,9 +202,12 @@ class _Server(ThreadingMixIn, HTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._sending.pop(request, None)
-                self._open -= 1
+            self._forget(request)
+
+    def _forget(self, request: Any) -> None:
+        with self._lock:
+            self._sending.pop(request, None)
+            self._open -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error of the connection: its client is gone, or too slow."""

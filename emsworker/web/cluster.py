@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import accumulate
 
 from starlette.responses import Response
 
 from emsworker.admin.check import Severity, check
 from emsworker.admin.monitoring import ClientView
+from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
 
 _CHECK_S = 15.0
+_FIRING = 10  # alarms of one rule
 
 
 def clients(visit: Visit) -> Response:
@@ -19,18 +22,20 @@ def clients(visit: Visit) -> Response:
     for view in visit.shared.clients():
         processes[view.row.process_id].append(view)
     ordered = sorted(processes.values(), key=lambda views: (views[0].row.name, views[0].row.started_at))
-    return visit.render("clients.html", processes=ordered, leaders=visit.shared.leaders())
+    lines = accumulate(len(views) for views in ordered)
+    shown = [views for views, line in zip(ordered, lines, strict=True) if line <= MOST_LINES] or ordered[:1]
+    return visit.render("clients.html", processes=shown, count=len(ordered), leaders=visit.shared.leaders())
 
 
 def schedules(visit: Visit) -> Response:
     """List the schedules of periodic tasks."""
-    return visit.render("schedules.html", schedules=visit.shared.schedules())
+    return visit.render("schedules.html", schedules=visit.shared.schedules(), most=MOST_LINES)
 
 
 def alarms(visit: Visit) -> Response:
     """List the rules of alarms, those that fire first, and the silences."""
     rules = sorted(visit.shared.alarms(), key=lambda one: (not one.firing, one.rule.name))
-    return visit.render("alarms.html", rules=rules, silences=visit.shared.silences())
+    return visit.render("alarms.html", rules=rules, silences=visit.shared.silences(), most=MOST_LINES, each=_FIRING)
 
 
 def show_check(visit: Visit) -> Response:

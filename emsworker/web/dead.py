@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,10 +10,12 @@ from starlette.responses import Response
 from emsworker.admin.dead import DeadFilter
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownMessage
 from emsworker.core.selection.parser import parse_time
+from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import MOST_COUNTED, View, Visit
 from emsworker.web.trace import Body, shown_body
 
 FILTER = ("topic", "group", "task", "error", "since", "until")
+NO_TASK = "(none)"
 _PAGE = 50
 
 
@@ -28,7 +29,7 @@ def filter_of(given: dict[str, str]) -> DeadFilter:
     return DeadFilter(
         topic=given.get("topic"),
         group=given.get("group"),
-        task="" if task == "-" else task,
+        task="" if task == NO_TASK else task,
         error=given.get("error"),
         since=_time("since", given.get("since")),
         until=_time("until", given.get("until")),
@@ -51,7 +52,7 @@ def dead(visit: Visit) -> Response:
     except ConfigError as error:
         return visit.render("dead.html", 400, **_values(given, problem=str(error)))
     by_class = visit.shared.snapshot.get(
-        ("classes", only), 3.0, lambda: visit.shared.admin.dead.classes(replace(only), most=MOST_COUNTED)
+        ("classes", only), 3.0, lambda: visit.shared.admin.dead.classes(only, most=MOST_COUNTED, newest=MOST_LINES)
     )
     after, letters = visit.asked("after"), visit.shared.admin.dead
     page, note = visit.detailed(lambda details: letters.page(only, after=after, limit=_PAGE, details=details))
@@ -61,13 +62,15 @@ def dead(visit: Visit) -> Response:
 def _values(given: dict[str, str], **more: Any) -> dict[str, Any]:
     classes = more.get("classes", ())
     count = sum(one.count for one in classes)
-    capped = any(one.capped for one in classes)
+    capped = any(one.capped for one in classes) or len(classes) >= MOST_LINES
     return {
         "given": given,
         "problem": None,
         "note": None,
         "page": None,
         "classes": (),
+        "most": MOST_LINES,
+        "no_task": NO_TASK,
         "count": count,
         "capped": capped,
     } | more
@@ -99,7 +102,7 @@ def all_of_them(visit: Visit) -> Response:
     if what not in ("requeue", "delete"):
         return visit.error(404, "There is no such page", "Dead letters can be requeued and deleted.")
     given = {name: text for name in FILTER if (text := visit.asked(name)) is not None}
-    classes = visit.shared.admin.dead.classes(filter_of(given), most=MOST_COUNTED)
+    classes = visit.shared.admin.dead.classes(filter_of(given), most=MOST_COUNTED, newest=MOST_LINES)
     values = _values(given, classes=classes)
     return visit.render("all.html", what=what, **values)
 

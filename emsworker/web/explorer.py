@@ -14,6 +14,7 @@ from emsworker.admin.lists import MessageOutline
 from emsworker.admin.paging import encode_token
 from emsworker.core.errors import ConfigError, EmsError, InvalidName
 from emsworker.core.ids import parse_uid
+from emsworker.core.model import TASK_HEADER
 from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
 
@@ -28,7 +29,7 @@ def messages(visit: Visit) -> Response:
     longest = visit.shared.topic_standing(MOST_LINES)
     topics = [one.topic.name for one in longest.topics]
     topic = visit.asked("topic") or (topics[0] if topics else None)
-    given = {name: visit.asked(name) for name in ("from", "to", "key", "tag", "where", "partition", "after")}
+    given = {name: visit.asked(name) for name in ("from", "to", "key", "tag", "task", "where", "partition", "after")}
     values: dict[str, Any] = {
         "topics": sorted(topics),
         "every": longest.count is not None and longest.count <= len(topics),
@@ -63,13 +64,20 @@ def _found(visit: Visit, topic: str, given: dict[str, str | None], newest: bool)
         partition=partition,
         keys=(given["key"],) if given["key"] else (),
         tags=(given["tag"],) if given["tag"] else (),
-        where=given["where"],
+        where=_predicate(given["where"], given["task"]),
     )
     after = read_after(given["after"])
     found = visit.shared.admin.messages.list(
         topic, selection, after=after, limit=_PAGE, scan=_SCAN, newest=newest, bodies=False, within_s=_SEARCH_S
     )
     return {"page": found}
+
+
+def _predicate(where: str | None, task: str | None) -> str | None:
+    if task is None:
+        return where
+    of_task = "header('{}') = '{}'".format(TASK_HEADER, task.replace("'", "''"))
+    return of_task if where is None else f"({where}) and {of_task}"
 
 
 def read_after(text: str | None) -> tuple[int, int] | None:

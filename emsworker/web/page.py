@@ -193,13 +193,13 @@ class Shared:
         name = ("states", *((one.group.id, one.lag) for one in groups))
         return self.snapshot.get(name, _FRESH_S, lambda: self.standings.states(groups))
 
-    def holds(self) -> Sequence[HoldView]:
-        """Return the readers that hold messages."""
-        return self.snapshot.get("holds", _FRESH_S, self.admin.readers.holds)
+    def holds(self, topic: str) -> Sequence[HoldView]:
+        """Return the readers that hold messages of a topic."""
+        return self.snapshot.get(("holds", topic), _FRESH_S, lambda: self.admin.readers.holds(topic))
 
-    def positions(self) -> list[ReaderRow]:
-        """Return the positions of named readers of broadcast topics."""
-        return self.snapshot.get("positions", _FRESH_S, self.admin.readers.list)
+    def positions(self, topic: str) -> list[ReaderRow]:
+        """Return the positions of named readers of a broadcast topic."""
+        return self.snapshot.get(("positions", topic), _FRESH_S, lambda: self.admin.readers.list(topic))
 
     def clients(self) -> list[ClientView]:
         """Return every client with its lease."""

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -247,7 +247,11 @@ class Dashboard:
         async def endpoint(request: Request) -> Response:
             if request.method != "POST":
                 return await self._respond_in_time(page, request)
-            return await self._respond(page, request, await _read_form(request))
+            try:
+                form = await _read_form(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            return await self._respond(page, request, form)
 
         return endpoint
 

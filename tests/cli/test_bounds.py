@@ -28,7 +28,8 @@ NASTY = [
 ]
 # What else the command needs to be complete.
 ARGUMENTS = {
-    "topics list": [], "groups list": [], "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
+    "topics list": [], "groups list": [], "clients": [], "schedules list": [], "readers list": [], "alarms list": [],
+    "alarms silences": [], "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
     "servers retire": ["main"],
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],

@@ -147,6 +147,27 @@ def test_pages_are_complete_in_order_and_cost_the_same_at_the_end(stream: Stream
     assert dead.count("t", "many") == ROWS * 4 // 5
 
 
+def test_pages_of_many_groups_leave_out_no_dead_letter_and_ask_no_group_without_one(stream: Stream) -> None:
+    """Of each page, only groups with its newest letters are asked; those of one time are of several pages."""
+    topic = stream.topic()
+    for number in range(30):
+        group = stream.group(topic, f"g{number}")
+        died = "'2026-01-01' - INTERVAL n DIV 3 SECOND" if number % 2 else f"'2026-01-01' - INTERVAL {number} SECOND"
+        filled = DEAD.format(group=group.id).replace("NOW(6) - INTERVAL n SECOND", died)
+        stream.rows(f"{filled} FROM {SEQUENCE} WHERE n <= %s", 4)
+    dead = Admin(Database(stream.url)).dead
+    ordered = stream.rows(
+        "SELECT g.name, d.`partition`, d.`offset`, d.error_type FROM ems_dead d JOIN ems_group g ON g.id = d.group_id "
+        "ORDER BY d.dead_at DESC, d.group_id DESC, d.`partition` DESC, d.`offset` DESC"
+    )
+    for only in (DeadFilter(), DeadFilter(error="KeyError"), DeadFilter("t")):
+        rows, _ = _walk(lambda only=only, **page: dead.page(only, **page), 7)
+        expected = [row for row in ordered if only.error in (None, row[3])]
+        assert [(one.group, one.partition, one.offset, one.error_type) for one in rows] == expected, only
+    assert len(dead.classes(newest=10)) == 10 < len(dead.classes()) == 60
+    assert {one.count for one in dead.classes(newest=60)} == {1, 3}
+
+
 def test_what_runs_is_listed_with_its_progress(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic()

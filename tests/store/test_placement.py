@@ -280,6 +280,33 @@ def test_a_move_says_where_messages_stay_that_no_group_runs(app: Ems) -> None:
     assert TopicMove(app, "mailing", "orders").run(timeout_s=20).unread == ()
 
 
+def test_alarm_rules_and_silences_go_along_with_their_topic(several: Several, app: Ems) -> None:
+    app.send("mail", 1)
+    old, new = Admin(app.server("mail").database).alarms, Admin(app.server("orders").database).alarms
+    own = old.create("late", on="oldest", above=60, topic="mail", webhook="https://example.org/x")
+    old.create("taken", on="lag", topic="mail")
+    new.create("taken", on="dead")
+    old.create("backlog", on="lag")
+    old.create("firing", on="lag", topic="mail")
+    old.create("other", on="lag", topic="mail.other")
+    old.create("room", on="disk_full")
+    old.silence("late", for_s=600, topic="mail", reason="we move")
+    fires = "INSERT INTO ems_alarm (rule, topic, group_name, alarm_id, state, value, since) VALUES ('firing', 'mail', 'g', 'x', 'firing', 1, NOW(6))"
+    rows_of(several.urls["mail"], fires)
+
+    assert TopicMove(app, "mail", "orders").run().alarms == {"mail": ("backlog", "firing", "taken")}
+    rules = {one.rule.name: one.rule for one in new.list()}
+    assert {*rules} == {"late", "firing", "taken"} and rules["late"] == own
+    assert [one.rule.name for one in old.list()] == ["backlog", "firing", "other", "room", "taken"]
+    (silence,) = new.silences()
+    assert (silence.rule, silence.topic, silence.reason) == ("late", "mail", "we move")
+
+    rows_of(several.urls["mail"], "DELETE FROM ems_alarm")
+    new.create("backlog", on="lag")
+    assert TopicMove(app, "mail", "orders").run().alarms == {"mail": ("taken",)}, "given again, it finishes"
+    assert len(new.silences()) == 1 and len(new.list()) == 4
+
+
 def test_what_was_sent_elsewhere_is_known_when_a_topic_is_back(several: Several, app: Ems) -> None:
     """Ids and dedup keys of each stay of a topic that moves away, back, and away again."""
     late = Ems(url=several.url, servers=several.setting(orders="orders.*"))

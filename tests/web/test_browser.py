@@ -144,6 +144,30 @@ def test_the_axis_shows_the_widest_duration(browser: webdriver.Chrome, site: str
         assert browser.execute_script(f"{script} return one.getBBox().x", text) >= 0, text
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_numbers_are_on_one_line_and_a_filter_leaves_room_for_its_rows(
+    browser: webdriver.Chrome, site: str, width: int
+) -> None:
+    set_width(browser, width)
+    browser.get(site)
+    lines = "const one = document.querySelector('.stat b'), before = one.offsetHeight; one.textContent = arguments[0]; return one.offsetHeight / before"
+    for text in ("25m 33s", "23h 59m", "365d 23h"):
+        assert browser.execute_script(lines, text) == 1, text
+    for page, said in (
+        ("/dead?topic=orders", "Filter: topic orders"),
+        ("/messages?topic=orders&key=k", "Filter: topic orders, key k"),
+    ):
+        browser.get(site + page)
+        summary, field = (
+            browser.find_element(By.CSS_SELECTOR, f".filters {part}") for part in ("summary", "[name=topic]")
+        )
+        assert field.is_displayed() == (width > 800)
+        if width < 800:
+            assert summary.text == said
+            summary.click()
+            assert field.is_displayed()
+
+
 def test_keys_lead_everywhere(browser: webdriver.Chrome, site: str) -> None:
     def press(*keys: str) -> None:
         for key in keys:

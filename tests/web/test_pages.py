@@ -82,6 +82,22 @@ def test_pages_show_each_level_what_it_may_see(stream: Stream, visit: Visiting, 
         assert refused.status_code == 403 and "The database refuses it" in refused.text
 
 
+def test_messages_and_dead_letters_are_found_by_their_task(stream: Stream, visit: Visiting) -> None:
+    client = visit("reader")
+    tasks = re.compile(r"shop\.(?:charge|ship|invoice)")
+    for path, found in (
+        ("/messages?topic=orders&task=shop.ship", {"shop.ship"}),
+        ("/messages?topic=orders&task=shop.ship&where=offset>0 or offset=0", {"shop.ship"}),
+        ("/messages?topic=orders&task=o'clock", set()),
+        ("/dead?task=shop.invoice", {"shop.invoice"}),
+        ("/dead?task=(none)", set()),
+    ):
+        page = client.get(path)
+        live = page.text.partition('id="live"')[2]
+        assert page.status_code == 200 and {*tasks.findall(live)} == found, path
+    assert '<option value="shop.charge">' in client.get("/dead").text
+
+
 def test_bad_input_and_nobody_are_answered_clearly(
     stream: Stream, visit: Visiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

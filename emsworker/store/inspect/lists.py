@@ -358,6 +358,11 @@ class Within:
     since: str = START_OF_TIME
     until: str = END_OF_TIME
 
+    @property
+    def args(self) -> dict[str, str]:
+        """The ends as arguments of a statement."""
+        return {"since": self.since, "until": self.until}
+
 
 def list_dead(
     session: Session,
@@ -393,6 +398,30 @@ def list_dead(
     return [DeadEntryRow(*row) for row in rows]
 
 
+def newest_groups(session: Session, within: Within, most: int) -> list[int]:
+    """Return the groups of the newest dead letters within a time: those of ``most`` letters are of no other one."""
+    return [group_id for (group_id,) in _newest(session.rows(_SQL.list_newest_groups, within.args), within, most)]
+
+
+def newest_classes(
+    session: Session, within: Within, most: int, wanted: Callable[[LetterClass], bool]
+) -> list[LetterClass]:
+    """Return the classes of the newest dead letters within a time; see :func:`newest_groups`.
+
+    Args:
+        wanted: leaves classes out.
+    """
+    rows = session.rows(_SQL.list_newest_classes, within.args)
+    return [LetterClass(*one) for one in _newest([row for row in rows if wanted(LetterClass(*row[:3]))], within, most)]
+
+
+def _newest(rows: Sequence[Row], within: Within, most: int) -> list[Row]:
+    """Return the sources of the newest letters, and all with one at the very end, which may be of earlier pages."""
+    ordered = sorted(rows, key=lambda row: (row[-1], *row[:-1]), reverse=True)
+    tied = sum(row[-1] == within.until for row in ordered)
+    return [tuple(row[:-1]) for row in ordered[: tied + most]]
+
+
 def list_classes(session: Session, group_ids: Sequence[int], most: int) -> list[LetterClass]:
     """Return the classes of the dead letters of some groups, in order, at most ``most`` of each group.
 
@@ -422,5 +451,5 @@ def count_classes(
         return []
     packet = session.packet()
     for one in classes:
-        packet.add(_SQL.count_class, one._asdict() | {"since": within.since, "until": within.until, "most": most})
+        packet.add(_SQL.count_class, one._asdict() | within.args | {"most": most})
     return [(int(result.rows[0][0]), result.rows[0][1]) for result in packet.send()]

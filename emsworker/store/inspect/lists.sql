@@ -78,6 +78,17 @@ WHERE group_id = %(group_id)s AND task = %(task)s AND error_type = %(error_type)
   AND (dead_at < %(dead_at)s OR `partition` < %(partition)s OR (`partition` = %(partition)s AND `offset` < %(offset)s))
 ORDER BY dead_at DESC, `partition` DESC, `offset` DESC LIMIT %(limit)s
 
+-- name: list_newest_groups
+-- The time of the newest dead letter of each group within a time; one index dive for each, or, if most groups have few,
+-- the whole index.
+SELECT group_id, MAX(dead_at) FROM ems_dead FORCE INDEX (recent) WHERE dead_at >= %(since)s AND dead_at <= %(until)s
+GROUP BY group_id
+
+-- name: list_newest_classes
+-- The same of each class.
+SELECT group_id, task, error_type, MAX(dead_at) FROM ems_dead FORCE INDEX (class) WHERE dead_at >= %(since)s AND dead_at <= %(until)s
+GROUP BY group_id, task, error_type
+
 -- name: next_class
 -- The first class of a group's dead letters after another one: one dive into the index.
 SELECT group_id, task, error_type FROM ems_dead FORCE INDEX (class)

@@ -170,8 +170,8 @@ def sign_off(session: Session, reader: NamedReader) -> None:
     session.change(_SQL.sign_off, reader.args)
 
 
-def list_positions(session: Session) -> list[ReaderRow]:
-    """Every stored position, by topic and name."""
+def list_positions(session: Session, topic: str | None) -> list[ReaderRow]:
+    """Every stored position, or those of one topic, by topic and name."""
     return [
         ReaderRow(
             topic,
@@ -183,7 +183,9 @@ def list_positions(session: Session) -> list[ReaderRow]:
             utc(at),
             max(0.0, float(age_s)),
         )
-        for topic, name, partition, offset, end, is_open, at, age_s in session.rows(_SQL.list_positions)
+        for topic, name, partition, offset, end, is_open, at, age_s in session.rows(
+            _SQL.list_positions, {"topic": topic}
+        )
     ]
 
 

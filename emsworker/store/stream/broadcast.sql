@@ -57,7 +57,7 @@ SELECT t.name, s.name, s.`partition`, s.next_offset,
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1),
   s.reader IS NOT NULL, s.stored_at, COALESCE(TIMESTAMPDIFF(MICROSECOND, s.stored_at, NOW(6)) / 1000000, 0)
 FROM ems_position s JOIN ems_topic t ON t.id = s.topic_id JOIN ems_partition p ON p.topic_id = s.topic_id AND p.`partition` = s.`partition`
-ORDER BY t.name, s.name, s.`partition`
+WHERE %(topic)s IS NULL OR t.name = %(topic)s ORDER BY t.name, s.name, s.`partition`
 
 -- name: forget_positions
 DELETE FROM ems_position WHERE topic_id = %(topic_id)s AND (%(any_name)s = 1 OR name = %(name)s)

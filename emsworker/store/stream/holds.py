@@ -123,9 +123,9 @@ def _place(hold: Hold) -> tuple[int, int]:
     return hold.topic_id, hold.partition
 
 
-def list_holds(session: Session) -> list[HoldRow]:
-    """List every hold by topic, name and partition."""
-    return [_row(*row) for row in session.rows(_SQL.list_holds)]
+def list_holds(session: Session, topic: str | None = None) -> list[HoldRow]:
+    """List every hold, or those of one topic, by topic, name and partition."""
+    return [_row(*row) for row in session.rows(_SQL.list_holds, {"topic": topic})]
 
 
 def _row(

@@ -16,13 +16,13 @@ WHERE topic_id = %(topic_id)s AND name = %(name)s AND `partition` = %(partition)
 SELECT reader FROM ems_hold WHERE topic_id = %(topic_id)s AND name = %(name)s AND `partition` = %(partition)s
 
 -- name: list_holds
--- Every hold, with the present end of its partition, which index dives find.
+-- Every hold, or those of one topic, with the present end of its partition, which index dives find.
 SELECT t.name, h.name, h.`partition`, h.held_from, h.next_offset,
   GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
     ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1),
   h.renewed_at, h.expires_at, h.lost_at, COALESCE(TIMESTAMPDIFF(MICROSECOND, h.renewed_at, NOW(6)) / 1000000, 0), COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), h.expires_at) / 1000000, 0)
 FROM ems_hold h JOIN ems_topic t ON t.id = h.topic_id JOIN ems_partition p ON p.topic_id = h.topic_id AND p.`partition` = h.`partition`
-ORDER BY t.name, h.name, h.`partition`
+WHERE %(topic)s IS NULL OR t.name = %(topic)s ORDER BY t.name, h.name, h.`partition`
 
 -- name: list_ends
 -- The present end of each partition, as list_holds finds it.

@@ -56,6 +56,9 @@
     }
   }
 
+  // -- filters: folded where they would fill the screen ------------------------------------------------------------------
+  if (matchMedia("(max-width: 800px)").matches) for (const one of document.querySelectorAll(".filters")) one.open = false;
+
   // -- selection --------------------------------------------------------------------------------------------------------
   function count() {
     const number = selected();
