@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
+from emsworker.core.errors import repr_of
 from emsworker.core.terminal_text import harmless
 from emsworker.observe.log_stream import LogStream
 from emsworker.observe.repeats import REPEATS, RepeatHandler
@@ -104,6 +105,6 @@ def _plain(value: Any) -> Any:
     """Return a value that JSON has, or its text."""
     try:
         json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
+    except BaseException:  # of a subclass of str or dict, too, whose methods are its author's
+        return repr_of(value)
     return value
