@@ -99,7 +99,7 @@ class ChildSpec:
         log_format: ``text`` or ``json``; log_done: log every message that is done; log_repeats: the most
             lines of one kind in a minute, 0 for all.
         server: of several servers, the one that it consumes from.
-        turns: the descriptor of a file that the children of a worker share; see :class:`Turns`.
+        suspects: the descriptor of a file that the children of a worker share; see :class:`Suspects`.
         spare_s: seconds for which it takes no suspect messages.
     """
 
@@ -122,7 +122,7 @@ class ChildSpec:
     log_done: bool = False
     log_repeats: int = 0
     server: str = MAIN
-    turns: int = -1
+    suspects: int = -1
     spare_s: float = 0.0
 
     def wants(self, topic: str, group: str | None = None) -> bool:

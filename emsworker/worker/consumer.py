@@ -23,7 +23,7 @@ from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.turns import Turn, Turns
+from emsworker.consume.suspects import Suspects, Turn
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
@@ -82,7 +82,7 @@ class ProcessContext:
     recycler: Recycler
     refunds: Refunds = field(default_factory=Refunds)
     gate: IsolationGate = field(default_factory=IsolationGate)
-    turns: Turns = field(default_factory=Turns)
+    suspects: Suspects = field(default_factory=Suspects)
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
@@ -215,11 +215,11 @@ class Consumer(Runnable):
         if hint.kind == "stream" and not hint.exclusive:  # new messages alone
             self._take_and_work(hint, size, allowance, Turn(hint.group_id, Isolation.NONE))
             return
-        turn = self._process.turns.begin(hint.group_id)
+        turn = self._process.suspects.begin(hint.group_id)
         try:
             self._take_and_work(hint, size, allowance, turn)
         finally:
-            self._process.turns.end(turn)
+            self._process.suspects.end(turn)
 
     def _take_and_work(self, hint: Hint, size: int, allowance: Allowance, turn: Turn) -> None:
         try:
@@ -231,7 +231,7 @@ class Consumer(Runnable):
         self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
         isolation = claim.isolation if isinstance(claim, Claim) else Isolation.NONE
         if not isolation.alone:
-            self._process.turns.end(turn, found=isolation is not Isolation.NONE)
+            self._process.suspects.end(turn, found=isolation is not Isolation.NONE)
         if isinstance(claim, Claim):
             self._run(claim, allowance)
             if hint.exclusive:

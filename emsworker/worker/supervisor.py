@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from emsworker.beat.leader import BeatHealth, Beats
-from emsworker.consume.turns import SHARED_BYTES, SPARE_S
+from emsworker.consume.suspects import SHARED_BYTES, SPARE_S
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
@@ -134,7 +134,7 @@ class _Slot:
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "emsworker.worker.child", str(told.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[spec.parent, spec.turns, writer, told.fileno()],
+                    pass_fds=[spec.parent, spec.suspects, writer, told.fileno()],
                 )
         finally:
             os.close(writer)
@@ -281,7 +281,7 @@ class Supervisor:
         self._turn_at = ticks()
         self._on_error = on_error or self._print_error
         self._told_error = ""
-        self._turns = open_scratch("\0" * SHARED_BYTES)
+        self._suspects = open_scratch("\0" * SHARED_BYTES)
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
         self._began = ticks()
@@ -355,7 +355,7 @@ class Supervisor:
     def _start_missing(self) -> None:
         for slot in self._slots:
             if slot.process is None and not (self._stopping or slot.idle) and ticks() >= slot.start_at:
-                pid = slot.start(replace(self._spec, parent=self._alive_reader, turns=self._turns.fileno()))
+                pid = slot.start(replace(self._spec, parent=self._alive_reader, suspects=self._suspects.fileno()))
                 if not slot.fails_for_long:
                     log.info("started child %d as process %d", slot.number, pid)
 
@@ -563,7 +563,7 @@ class Supervisor:
         log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=done)
         os.close(self._alive)
         os.close(self._alive_reader)
-        self._turns.close()
+        self._suspects.close()
 
 
 def _is_paused(pid: int) -> bool:

@@ -40,8 +40,8 @@ class Turn:
     until: float = 0.0
 
 
-class Turns:
-    """Gives the threads of one process their turns; thread-safe.
+class Suspects:
+    """Decides which suspects the threads of one process may take now; thread-safe.
 
     Args:
         shared: ``SHARED_BYTES`` zeros that all processes of a worker have mapped: the end of the present turn. Two that

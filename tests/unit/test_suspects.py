@@ -2,8 +2,8 @@
 
 import pytest
 
-from emsworker.consume import turns
-from emsworker.consume.turns import SHARED_BYTES, SPARE_S, TURN_S, Turns
+from emsworker.consume import suspects
+from emsworker.consume.suspects import SHARED_BYTES, SPARE_S, TURN_S, Suspects
 from emsworker.core.model import Isolation
 
 
@@ -11,13 +11,13 @@ from emsworker.core.model import Isolation
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which a test may change."""
     now = [1000.0]
-    monkeypatch.setattr(turns, "ticks", lambda: now[0])
+    monkeypatch.setattr(suspects, "ticks", lambda: now[0])
     return now
 
 
 def test_one_process_of_a_worker_runs_a_suspect_alone_until_it_ends_or_its_turn_does(now: list[float]) -> None:
     shared = bytearray(SHARED_BYTES)
-    one, other = Turns(shared), Turns(shared)
+    one, other = Suspects(shared), Suspects(shared)
     turn = one.begin(1)
     assert turn.most_isolation is Isolation.LAST
     assert other.begin(1).most_isolation is Isolation.FEW
@@ -35,14 +35,14 @@ def test_one_process_of_a_worker_runs_a_suspect_alone_until_it_ends_or_its_turn_
 
 
 def test_a_process_after_a_crash_takes_no_suspects_at_first(now: list[float]) -> None:
-    young = Turns(spare_s=SPARE_S)
+    young = Suspects(spare_s=SPARE_S)
     assert young.begin(1).most_isolation is Isolation.NONE
     now[0] += SPARE_S
     assert young.begin(1).most_isolation is Isolation.LAST
 
 
 def test_suspects_of_one_group_are_taken_until_none_is_left(now: list[float]) -> None:
-    mine = Turns()
+    mine = Suspects()
     mine.end(mine.begin(1))
     assert mine.begin(2).most_isolation is Isolation.NONE
     mine.end(mine.begin(2), found=False)
@@ -56,6 +56,6 @@ def test_suspects_of_one_group_are_taken_until_none_is_left(now: list[float]) ->
 
 def test_what_no_process_can_have_written_is_no_turn(now: list[float]) -> None:
     shared = bytearray(SHARED_BYTES)
-    Turns(shared).begin(1)
+    Suspects(shared).begin(1)
     now[0] -= 100  # as if half of the bytes were new
-    assert Turns(shared).begin(1).most_isolation is Isolation.LAST
+    assert Suspects(shared).begin(1).most_isolation is Isolation.LAST
