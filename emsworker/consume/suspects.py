@@ -11,12 +11,13 @@ A turn ends after ``TURN_S``: nobody waits longer for a long message, and a proc
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
 from mmap import mmap
 
-from emsworker.core.model import Isolation
+from emsworker.core.model import Claim, Isolation
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 
@@ -26,26 +27,14 @@ _UNTIL = struct.Struct("d")
 SHARED_BYTES = _UNTIL.size
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The most that a thread may take of a group.
-
-    Attributes:
-        most_isolation: of its claim.
-        until: the end of its turn to run a message alone, in :func:`ticks`; 0 if it has none.
-    """
-
-    group_id: int
-    most_isolation: Isolation
-    until: float = 0.0
-
-
 class Suspects:
     """Decides which suspects the threads of one process may take now; thread-safe.
 
+    Who asks while another one's claim is under way may get the same answer: then two take suspects at once, which does
+    little harm, and nobody else's claim waits for that.
+
     Args:
-        shared: ``SHARED_BYTES`` zeros that all processes of a worker have mapped: the end of the present turn. Two that
-            read them in the same microseconds may both have a turn, which does little harm.
+        shared: ``SHARED_BYTES`` zeros that all processes of a worker have mapped: the end of the present turn.
         spare_s: seconds from now for which the process takes no suspects.
     """
 
@@ -55,29 +44,37 @@ class Suspects:
         self._from = ticks() + spare_s if spare_s else -math.inf
         self._group_id, self._group_until = 0, -math.inf  # whose suspects are taken
 
-    def begin(self, group_id: int) -> Turn:
-        """Return what may be taken of a group now; it must be given to :meth:`end`."""
+    def most_isolation(self, group_id: int) -> Isolation:
+        """Return the most isolation of a claim that may be taken of a group now."""
         now = ticks()
         with self._lock:
             if now < self._from or (group_id != self._group_id and now < self._group_until):
-                return Turn(group_id, Isolation.NONE)
-            self._group_id, self._group_until = group_id, now + TURN_S
-            if now < self._until() <= now + TURN_S:  # what is beyond was read while it was written
-                return Turn(group_id, Isolation.FEW)
-            turn = Turn(group_id, Isolation.LAST, now + TURN_S)
-            _UNTIL.pack_into(self._shared, 0, turn.until)
-            return turn
+                return Isolation.NONE
+            is_taken = now < self._until() <= now + TURN_S  # what is beyond was read while it was written
+            return Isolation.FEW if is_taken else Isolation.LAST
 
-    def end(self, turn: Turn, *, found: bool = True) -> None:
-        """End a turn.
-
-        Args:
-            found: false if no suspect of its group was left, so that others' may be taken.
-        """
+    @contextlib.contextmanager
+    def turn(self, claim: Claim) -> Iterator[None]:
+        """Have a turn while a claim is worked on, if it is suspect."""
+        if claim.isolation is Isolation.NONE:
+            yield
+            return
+        until = ticks() + TURN_S
         with self._lock:
-            if turn.until and self._until() == turn.until:
-                _UNTIL.pack_into(self._shared, 0, 0.0)
-            if not found and turn.group_id == self._group_id and turn.most_isolation is not Isolation.NONE:
+            self._group_id, self._group_until = claim.group_id, until
+            if claim.isolation.alone:
+                _UNTIL.pack_into(self._shared, 0, until)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if claim.isolation.alone and self._until() == until:
+                    _UNTIL.pack_into(self._shared, 0, 0.0)
+
+    def none_left(self, group_id: int) -> None:
+        """Let suspects of other groups be taken: this one has none."""
+        with self._lock:
+            if group_id == self._group_id:
                 self._group_until = -math.inf
 
     def _until(self) -> float:

@@ -23,7 +23,7 @@ from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.suspects import Suspects, Turn
+from emsworker.consume.suspects import Suspects
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
@@ -212,35 +212,27 @@ class Consumer(Runnable):
             self._limiter.end(hint.group_id, permit, allowance.started)
 
     def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
-        if hint.kind == "stream" and not hint.exclusive:  # new messages alone
-            self._take_and_work(hint, size, allowance, Turn(hint.group_id, Isolation.NONE))
-            return
-        turn = self._process.suspects.begin(hint.group_id)
+        suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive
+        most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
         try:
-            self._take_and_work(hint, size, allowance, turn)
-        finally:
-            self._process.suspects.end(turn)
-
-    def _take_and_work(self, hint: Hint, size: int, allowance: Allowance, turn: Turn) -> None:
-        try:
-            claim = self._take(hint, size, turn.most_isolation)
+            claim = self._take(hint, size, most_isolation)
         except FenceLost:
             self._note_lost()
             return
         self._before = None
-        self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
-        isolation = claim.isolation if isinstance(claim, Claim) else Isolation.NONE
-        if not isolation.alone:
-            self._process.suspects.end(turn, found=isolation is not Isolation.NONE)
+        self._was_busy = claim is NothingClaimed.BUSY and only_new
         if isinstance(claim, Claim):
-            self._run(claim, allowance)
+            with suspects.turn(claim):
+                self._run(claim, allowance)
             if hint.exclusive:
                 self._process.poller.again(hint)
         elif not self._was_busy:
-            if turn.most_isolation is not Isolation.LAST and (hint.kind != "stream" or hint.exclusive):
+            if most_isolation is not Isolation.LAST:
                 self._process.poller.hold_hint(hint, _NO_TURN_S)
-            else:
-                self._process.poller.forget(hint)
+                return
+            if not only_new:
+                suspects.none_left(hint.group_id)
+            self._process.poller.forget(hint)
 
     def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | NothingClaimed:
         assignment = self._process.assignments[hint.group_id]
