@@ -7,7 +7,7 @@ import traceback
 from types import ModuleType
 
 from emsworker.app import Ems
-from emsworker.core.errors import AppNotFound, EmsError
+from emsworker.core.errors import AppNotFound, EmsError, text_of
 
 
 def load_app(path: str) -> Ems:
@@ -55,7 +55,7 @@ def _import(name: str, path: str) -> ModuleType:
             raise AppNotFound(
                 f"-A {path}: there is no module {error.name!r} here; run the command where it can be imported"
             ) from None
-        raise AppNotFound(f"-A {path}: importing {name} failed: {error} ({_place(error)})") from error
+        raise AppNotFound(f"-A {path}: importing {name} failed: {text_of(error)} ({_place(error)})") from error
     except EmsError:
         raise
     except Exception as error:  # whatever a user's module raises
@@ -65,7 +65,7 @@ def _import(name: str, path: str) -> ModuleType:
 
 
 def _text(error: Exception) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)  # its place follows
+    return error.msg if isinstance(error, SyntaxError) else text_of(error)  # its place follows
 
 
 def _place(error: BaseException) -> str:

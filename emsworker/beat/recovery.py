@@ -23,7 +23,7 @@ from emsworker.consume.attempts import AttemptRecord, one_line
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
 from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
-from emsworker.core.ids import uid_text
+from emsworker.core.ids import process_of, uid_text
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, Isolation, Outcome
 from emsworker.store.engine.errors import ConnectionLost
@@ -54,10 +54,11 @@ class Verdict:
     isolation: Isolation
 
 
-def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
+def judge(lost: Lost, up_s: float, lease_s: float, *, explained: bool = False) -> Verdict:
     """Decide about a lost claim.
 
     Args:
+        explained: its process has died of a message that it ran alone, so nothing of this claim was running.
         up_s: for how many seconds the server has been up. An owner whose lease ran out while there was no server, or
             too soon afterwards to renew it, has not died of what it ran.
         lease_s: the length of a lease.
@@ -68,8 +69,8 @@ def judge(lost: Lost, up_s: float, lease_s: float) -> Verdict:
     # the worker is gone, mostly its machine; so often, one message may be the reason after all.
     proven = named and (lost.over_s is None or lost.claim.isolation is Isolation.LAST)
     charges = not lost.orphaned or (proven and not _server_was_away(lost, up_s, lease_s))
-    isolation = lost.claim.isolation if charges else lost.claim.isolation.raised
-    if lost.claim.source is ClaimSource.RETRY:
+    isolation = lost.claim.isolation if charges or explained else lost.claim.isolation.raised
+    if lost.claim.source is ClaimSource.RETRY and not explained:
         isolation = max(isolation, Isolation.ALONE)
     return Verdict(outcome, charges, isolation)
 
@@ -173,22 +174,33 @@ def recover(session: Session, jitter: float, lease_s: float) -> list[Recovered]:
         jitter: the largest share by which the delay of a charged message is lengthened.
         lease_s: see :func:`judge`; what its owner may come back for is left to a later call.
     """
-    places = store.find_lost(session)
+    # Named messages first: one that is charged for the death of its process clears what else was claimed there.
+    places = sorted(store.find_lost(session), key=lambda place: not place.named)
     up_s = server_run(session).up_s if places else 0.0
-    recovered = []
+    recovered: list[Recovered] = []
+    explained: set[str] = set()  # processes whose deaths are charged
     for place in places:
         try:
-            work = partial(_recover, place=place, up_s=up_s, lease_s=lease_s, jitter=jitter)
-            recovered.append(session.transaction(work))
+            its_process = process_of(place.client_id)
+            work = partial(
+                _recover, place=place, up_s=up_s, lease_s=lease_s, jitter=jitter, explained=its_process in explained
+            )
+            one = session.transaction(work)
+            if one is not None:
+                recovered.append(one)
+                if one.charged is not None and one.outcome is Outcome.ORPHANED:
+                    explained.add(its_process)
         except ConnectionLost:
             raise
         except Exception:  # one claim that cannot be recovered must not keep the others waiting
             where = f"offset {place.lo} of {place.topic}/{place.partition}, group {place.group}"
             log.exception("cannot recover the claim from %s", where)
-    return [one for one in recovered if one is not None]
+    return recovered
 
 
-def _recover(session: Session, place: Place, up_s: float, lease_s: float, jitter: float) -> Recovered | None:
+def _recover(
+    session: Session, place: Place, up_s: float, lease_s: float, jitter: float, *, explained: bool
+) -> Recovered | None:
     lost = store.lock_lost(session, place)
     if lost is None:
         return None
@@ -197,7 +209,7 @@ def _recover(session: Session, place: Place, up_s: float, lease_s: float, jitter
         return None
     if may_come_back(lost, up_s, lease_s):
         return None
-    verdict = judge(lost, up_s, lease_s)
+    verdict = judge(lost, up_s, lease_s, explained=explained)
     recovered = Recovered(lost.claim, verdict.outcome, over_s=lost.over_s)
     suspect = store.find_suspect(session, lost) if verdict.charges else None
     if suspect is not None:

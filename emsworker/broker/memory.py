@@ -474,14 +474,19 @@ class MemoryChannel:
         waiting = sorted(offset for number, offset in state.retries if number == partition)
         if claimant.group.order is Order.PARTITION and waiting:
             first = state.retries[partition, waiting[0]]
-            return self._claim_retries(claimant, state, partition, waiting[:1] if self._broker._is_due(first) else [])
-        due = [offset for offset in waiting if self._broker._is_due(state.retries[partition, offset])]
+            return self._claim_retries(claimant, state, partition, waiting[:1] if self._may(claimant, first) else [])
+        due = [offset for offset in waiting if self._may(claimant, state.retries[partition, offset])]
         if due:
             keys = {state.retries[partition, offset].key for offset in due} - {None}
             behind = [
                 o for o in waiting if state.retries[partition, o].key in keys and not self._is_held(state, partition, o)
             ]
             return self._claim_retries(claimant, state, partition, sorted({*due, *behind}))
+        given_back = [
+            held for (number, _), held in sorted(state.claims.items()) if number == partition and not held.client_id
+        ]
+        if given_back and given_back[0].isolation > claimant.most_isolation:
+            return NothingClaimed.EMPTY
         claim = self._adopt(claimant, state, [partition])
         if not isinstance(claim, Claim):
             claim = self._take_fresh(claimant, state, partition)
@@ -506,12 +511,15 @@ class MemoryChannel:
     def take_retries(self, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
         """Claim due retries of one partition."""
         state = self._begin(claimant, before)
-        due = sorted(place for place, retry in state.retries.items() if self._broker._is_due(retry))
+        due = sorted(place for place, retry in state.retries.items() if self._may(claimant, retry))
         if not due:
             return NothingClaimed.EMPTY
         partition = due[-1][0]
         offsets = [offset for number, offset in due if number == partition][: claimant.batch]
         return self._claim_retries(claimant, state, partition, offsets)
+
+    def _may(self, claimant: Claimant, retry: _Retry) -> bool:
+        return self._broker._is_due(retry) and retry.isolation <= claimant.most_isolation
 
     def _begin(self, claimant: Claimant, before: Sequence[Flush]) -> _GroupState:
         for one in before:
@@ -534,7 +542,7 @@ class MemoryChannel:
         for partition in partitions:
             for number, lo in sorted(state.claims):
                 held = state.claims[number, lo]
-                if number == partition and held.client_id is None:
+                if number == partition and held.client_id is None and held.isolation <= claimant.most_isolation:
                     hi = min(held.hi, lo + claimant.batch - 1)
                     if hi < held.hi:
                         state.claims[partition, hi + 1] = replace(held, claim_id=new_claim_id(), acked_to=hi)

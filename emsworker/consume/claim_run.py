@@ -154,6 +154,7 @@ class ClaimRun(Watch):
         self.progress_buffer = ProgressBuffer(self.lock)
         self._given_up = False
         self.named = False  # it has its process to itself: what runs is recorded, and charged if the process dies
+        self._may_be_named = False
         self._written_to = claim.acked_to
         self._told_timeout_s = timeout_s
         self.written_at = ticks()
@@ -305,6 +306,11 @@ class ClaimRun(Watch):
         )
 
     @property
+    def may_be_named(self) -> bool:
+        """True if a crash would charge its message, as far as is known: a write in doubt may have been committed."""
+        return self._may_be_named and not self.lost
+
+    @property
     def urgent(self) -> bool:
         """True if a handler has asked for more time, or a progress report is due: flush now."""
         asked = self.running is not None and self._needed_s > self._told_timeout_s
@@ -339,6 +345,7 @@ class ClaimRun(Watch):
             self._send(channel, flush)
 
     def _send(self, channel: Channel, flush: Flush) -> None:
+        self._may_be_named |= _names(flush)
         try:
             channel.flush(flush)
         except FenceLost:
@@ -355,6 +362,7 @@ class ClaimRun(Watch):
             del self._done_retries[: len(flush.done_offsets)]
             del self._blocked[: len(flush.blocked)]
             self.progress_buffer.written(flush.reports, flush.reports_ended)
+            self._may_be_named = _names(flush)
             self._written_to = flush.acked_to
             self._told_timeout_s = flush.timeout_s
             self.written_at = ticks()
@@ -500,6 +508,10 @@ class ThreadRun(Run):
         self._claim_run.progress_buffer.tell(
             ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
         )
+
+
+def _names(flush: Flush) -> bool:
+    return flush.running is not None and flush.running > flush.acked_to
 
 
 def _done_retry(ended: Ended) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import ClaimWrite, PulledClaim
 from emsworker.core.errors import FenceLost
-from emsworker.core.model import Claim, Group, Message, Order, Topic
+from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -179,11 +179,8 @@ class Claiming:
             with self.mutex:
                 self._begin(in_hand)
 
-    def take_now(self, place: ReadGroup, in_hand: InHand, taken: list[Message]) -> None:
-        """Take one message of a group, also of one that the poller does not watch, if there is one.
-
-        Args:
-            taken: a list for the message.
+    def take_now(self, place: ReadGroup, in_hand: InHand) -> None:
+        """Take a claim of one message of a group in hand, also of one that the poller does not watch, if there is one.
 
         Raises:
             Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
@@ -195,8 +192,6 @@ class Claiming:
             for hint in _hints_of(place.group.id, work) if work is not None and self._lease.good else ():
                 pulled = self._follow(hint, 1, in_hand)
                 if pulled is not None:
-                    with in_hand.lock:
-                        pulled.take(taken)
                     self._keep(pulled, in_hand)
                     return
 

@@ -143,7 +143,10 @@ class Executor:
                 if claim_run.dirty:
                     claim_run.write_down(self._channel)  # or a crash in the next message would blame this one too
             finally:
-                self._context.gate.leave(claim_run)
+                # If the server could not be told that it has ended, the consumer leaves when it has written that down:
+                # until then a crash would blame this one.
+                if not claim_run.may_be_named:
+                    self._context.gate.leave(claim_run)
             if not ran:
                 return False
         return True
@@ -448,7 +451,7 @@ class Executor:
         for call in calls:
             try:
                 call()
-            except Exception:
+            except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
 
 
@@ -506,6 +509,6 @@ def describe(error: BaseException) -> str:
         trace = trace.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:  # the parts of an error that Python asks for are its author's as well
+    except BaseException:  # the parts of an error that Python asks for are its author's as well
         text = f"{''.join(traceback.format_tb(trace))}{class_name(error)}: {text_of(error)}"
     return shortened(redact(text).strip(), _MOST_DESCRIBED)

@@ -4,11 +4,13 @@ Waiting claims (given back, or replayed) alternate with the rest, and within the
 replay may leave waiting claims for hours of work, and new messages must not wait for all of it. Of a group's new and
 given-back messages only those of the highest level are candidates, except every tenth time: then all are, and the one
 that has waited longest comes first, so that a flood of higher levels does not starve lower ones. Among equals the one
-that was chosen longest ago comes next.
+that was chosen longest ago comes next; at first one at random, because a process that dies of its first choice is
+replaced by one that must not make the same.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,7 +48,7 @@ class Chooser:
     def __init__(self) -> None:
         self._retries_turn = self._waiting_turn = True
         self._turn = 0
-        self._last_turn: dict[Hint, int] = {}
+        self._last_turn: dict[Hint, float] = {}
         self._claims: Counter[int] = Counter()  # of groups with several levels, since each level last had a chance
 
     def choose(self, hints: Sequence[Hint]) -> Hint:
@@ -71,8 +73,8 @@ class Chooser:
         ages = self._claims[hint.group_id] == AGING_EVERY - 1
         return hint.kind != "retries" and hint.level < tops.get(hint.group_id, 0) and not ages
 
-    def _last(self, hint: Hint) -> int:
-        return self._last_turn.get(hint, 0)
+    def _last(self, hint: Hint) -> float:
+        return self._last_turn.setdefault(hint, -random.random())
 
 
 def _tops(hints: Sequence[Hint]) -> dict[int, int]:

@@ -127,7 +127,13 @@ class InHand:
         if has_ready:
             self.wait_for_room(0, delivered, seconds)
 
-    def deliver(self, n: int, most: int, taken: list[Message]) -> PulledClaim | None:
+    def may_claim(self) -> bool:
+        """Return whether something that is claimed now could be delivered: no suspect is alone, or waits to be."""
+        with self.lock:
+            suspects = [pulled for pulled in self._claims if pulled.claim.isolation.alone]
+            return not any(pulled.keeps_others_out or pulled.is_ready for pulled in suspects)
+
+    def deliver(self, n: int, most: int, taken: list[Message], group_id: int | None = None) -> PulledClaim | None:
         """Take at most ``n`` messages that may be delivered now, if fewer than ``most`` have been.
 
         A suspect message has the process to itself for the time of its isolation, as behind the gate of a worker: it
@@ -136,6 +142,7 @@ class InHand:
 
         Args:
             taken: an empty list for the messages.
+            group_id: of the only group whose messages are wanted.
 
         Returns:
             the claim of a suspect that is alone from now on, or no longer is; that is to be written down before the
@@ -150,12 +157,14 @@ class InHand:
                 has_company = self._delivered() > 0
                 if has_company and suspect.waits_for_others():
                     return None
-                suspect.take(taken)
-                if not has_company:
-                    suspect.is_alone = True
-                    return suspect
-            for pulled in self._claims:
-                while not pulled.claim.isolation.alone and len(taken) < n and pulled.take(taken):
+                if group_id in (None, suspect.claim.group_id):
+                    suspect.take(taken)
+                    if not has_company:
+                        suspect.is_alone = True
+                        return suspect
+            usual = [pulled for pulled in self._claims if not pulled.claim.isolation.alone]
+            for pulled in usual if group_id is None else [one for one in usual if one.claim.group_id == group_id]:
+                while len(taken) < n and pulled.take(taken):
                     pass
             named = next((pulled for pulled in suspects if pulled.is_named), None) if taken else None
             if named is not None:

@@ -88,7 +88,7 @@ class Poller(Runnable):
         self._announced: dict[Hint, float] = {}  # until when their notifications are expected
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
         self._fresh: set[Hint] = set()  # from notifications, and not tried since
-        self._held: dict[int, float] = {}  # group id -> until when its limits allow no start
+        self._held: dict[int | Hint, float] = {}  # until when nothing of a group is to start, or a hint to be followed
         self._chooser = Chooser()
         self._interval = self._news_interval = PollInterval(settings.poll_min_s, settings.poll_max_s)
         self._due_at = math.inf  # when the next known retry, delayed message or schedule is due
@@ -184,6 +184,13 @@ class Poller(Runnable):
         with self._lock:
             self._hints = [hint for hint in self._hints if hint.group_id != group_id]
             self._held[group_id] = ticks() + seconds
+            self._wake.notify()
+
+    def hold_hint(self, hint: Hint, seconds: float) -> None:
+        """Hand out a hint no more for this many seconds, because what is there may not be taken until then."""
+        with self._lock:
+            self._hints = [other for other in self._hints if other != hint]
+            self._held[hint] = ticks() + seconds
             self._wake.notify()
 
     def more(self) -> None:
@@ -337,13 +344,13 @@ class Poller(Runnable):
         with self._lock:
             self.looked_at = now = ticks()
             self._due_at = math.inf if look.due_s is None else now + look.due_s
-            self._held = {group_id: until for group_id, until in self._held.items() if until > now}
+            self._held = {held: until for held, until in self._held.items() if until > now}
             self._note_open(look.open)
             if not notified:
                 self._note_untold(hints)
             hints += [hint for hint in self._fresh if hint not in hints]  # notified during the poll
             watched = self._topic_of.keys() - self._held.keys()
-            self._hints = hints = [hint for hint in hints if hint.group_id in watched]
+            self._hints = hints = [hint for hint in hints if hint.group_id in watched and hint not in self._held]
             if hints:
                 self._note()
                 self._found.notify(len(hints))

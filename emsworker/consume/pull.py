@@ -331,6 +331,8 @@ class PullConsumer:
     def get(self, place: ReadGroup) -> Message | None:
         """Take one message of a group at once, whether it is read or not; ``None`` if there is none.
 
+        Nor is there one while a suspect message has the process to itself, or waits for those in hand to be settled.
+
         Raises:
             StoreUnavailable: the server could not be reached.
         """
@@ -338,12 +340,18 @@ class PullConsumer:
         self._place(place.topic, place.group)
         taken: list[Message] = []
         try:
-            call = partial(self._claiming.take_now, place, self._in_hand, taken)
-            until_connected(call, self._source.settings.publish_timeout_s)
+            until_connected(partial(self._get_into, taken, place), self._source.settings.publish_timeout_s)
             return taken[0] if taken else None
         except BaseException:
             self._in_hand.put_back(taken)
             raise
+
+    def _get_into(self, taken: list[Message], place: ReadGroup) -> None:
+        self._claiming.catch_up(self._in_hand)
+        if not self._lease.good or self._deliver(1, taken, place.group.id) or not self._in_hand.may_claim():
+            return
+        self._claiming.take_now(place, self._in_hand)
+        self._deliver(1, taken, place.group.id)
 
     @property
     def losses(self) -> int:
@@ -382,14 +390,19 @@ class PullConsumer:
                     raise StoreUnavailable(f"nothing could be claimed for {wait:g} s: {trouble}") from trouble
                 return []
 
-    def _deliver(self, n: int, taken: list[Message]) -> list[Message]:
-        """Return messages that were claimed; if a crash is to charge one of them alone, that is written down before."""
+    def _deliver(self, n: int, taken: list[Message], group_id: int | None = None) -> list[Message]:
+        """Return messages that were claimed; if a crash is to charge one of them alone, that is written down before.
+
+        Args:
+            group_id: of the only group whose messages are wanted, beyond the prefetch, too.
+        """
         taken.clear()
-        suspect = self._in_hand.deliver(n, self._prefetch, taken)
+        suspect = self._in_hand.deliver(n, self._prefetch if group_id is None else _MOST, taken, group_id)
         if self._ahead_s and taken:
             self._gathers_until = ticks() + _GATHER_S
         if suspect is not None and not self._settler.announce(suspect):
             self._in_hand.put_back(taken)
+            taken.clear()
             return []
         return [message for message in taken if self._run_of(message).ended is None]
 
@@ -588,7 +601,7 @@ class PullConsumer:
 
 def _reason(delay: float | str | None, dead: bool, error: BaseException | str | None) -> BaseException:
     """The error by which the ladder decides."""
-    text = str(error or "nacked by the consumer")
+    text = text_of(error) if isinstance(error, BaseException) else error or "nacked by the consumer"
     if dead:
         return Reject(text)
     if delay is not None:

@@ -156,6 +156,7 @@ class PulledClaim:
         self._done_retries: list[tuple[int, int, int]] = []
         self._released: list[tuple[int, bytes | None]] = []
         self._running: int | None = None
+        self._may_be_named = False
         self._touched_at = self._written_at = ticks()
         self._told_until = claim.taken_ticks + timeout_s
         if self._is_range:
@@ -194,8 +195,8 @@ class PulledClaim:
 
     @property
     def is_named(self) -> bool:
-        """True if a crash would charge its message in hand."""
-        return self._running is not None and bool(self.held)
+        """True if a crash would charge its message, as far as is known: a write in doubt may have been committed."""
+        return self._may_be_named and not self.finished
 
     def waits_for_others(self) -> bool:
         """Return whether its suspect message still waits until those in hand are settled; begin to if it did not."""
@@ -324,6 +325,7 @@ class PulledClaim:
 
     def _begin(self, write: ClaimWrite | None) -> None:
         if write is not None:
+            self._may_be_named |= write.flush.running is not None
             write.covers = self.unsaved - sum(one.is_own for one in self._ahead.values())
         self.write = write
 
@@ -344,7 +346,7 @@ class PulledClaim:
         if self.write is not None:
             return None
         self._running = min(self.held, default=None) if self.is_alone else None
-        self._begin(ClaimWrite(self._flush()))
+        self._begin(self._finish() if self.all_settled else ClaimWrite(self._flush()))
         return self.write
 
     @property
@@ -363,7 +365,7 @@ class PulledClaim:
             self._topic_id,
             self._acked_to,
             max(needed_s, 0.0) + _SLACK_S,
-            running=self._running,
+            running=self._running if self._running in self.held else None,
             finished=finished,
             done_offsets=tuple(self._done_retries),
             failures=tuple(self._failures),
@@ -490,6 +492,7 @@ class PulledClaim:
         del self._failures[:failures], self._done_retries[:done], self._released[:released]
         self.write = None
         self.unsaved -= write.covers
+        self._may_be_named = flush.running is not None
         self._written_to = flush.acked_to
         self._written_at = now
         self._told_until = self._written_at + flush.timeout_s

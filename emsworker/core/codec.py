@@ -155,7 +155,11 @@ def _where_it_fails(body: Any, names: Sequence[str], error: Exception) -> Encode
                 _JSON_ENCODE(part)
             except (TypeError, ValueError, RecursionError) as found:
                 is_float = isinstance(part, float)
-                return _no_json(path, names, f"it is {part}, and JSON has no such number" if is_float else str(found))
+                return _no_json(
+                    path,
+                    names,
+                    f"it is {float.__repr__(part)}, and JSON has no such number" if is_float else str(found),
+                )
         todo += [((*path, step), value) for step, value in reversed(inner)]
     return _no_json((), (), str(error))
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from emsworker.core.budget import MAX_BYTES, MAX_OBJECTS, Budget
 from emsworker.core.codec import COMPRESSIONS
-from emsworker.core.errors import ConfigError, InvalidName, Problem
+from emsworker.core.errors import ConfigError, InvalidName, Problem, text_of
 from emsworker.core.extras import hint_if_missing
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
@@ -325,7 +325,7 @@ def _from_module(name: str | None, known: Collection[str], problems: list[Proble
     try:
         module = import_module(name)
     except Exception as error:  # a user's module may raise anything
-        problems.append(Problem("EMS_CONFIG", name, f"the module cannot be imported: {error}"))
+        problems.append(Problem("EMS_CONFIG", name, f"the module cannot be imported: {text_of(error)}"))
         return {}
     values = {key: value for key, value in vars(module).items() if key in known}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

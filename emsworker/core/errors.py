@@ -345,16 +345,24 @@ def _with_message(lines: Sequence[str]) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an error; whatever raises it, its own ``__str__`` may fail as well."""
+    """Return the message of an error; whatever raises it, its own ``__str__`` may fail as well, in any way."""
     try:
         return str(error)
-    except Exception:
+    except BaseException:  # SystemExit of a user's method would end the thread that reports the error
         return "<exception str() failed>"  # as Python's own tracebacks say it
+
+
+def repr_of(value: object) -> str:
+    """Return ``repr(value)`` of a user's object, whose own ``__repr__`` may fail in any way."""
+    try:
+        return repr(value)
+    except BaseException:
+        return f"<{type(value).__name__}: repr() failed>"
 
 
 def class_name(error: BaseException) -> str:
     """Return the name of an error's class: with its module, as in a traceback, unless Python or EMS defines it."""
     kind = type(error)
-    module = str(kind.__module__)  # a class may have set it to anything
-    own = module in ("builtins", "__main__") or module.split(".")[0] == "emsworker"
+    module = kind.__module__ if isinstance(kind.__module__, str) else ""  # a class may have set it to anything
+    own = module in ("", "builtins", "__main__") or module.split(".")[0] == "emsworker"
     return kind.__qualname__ if own else f"{module}.{kind.__qualname__}"

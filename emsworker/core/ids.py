@@ -18,6 +18,7 @@ from emsworker.core.url import DatabaseUrl
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,189}")
 _RANDOM = re.compile(r"(?<=-)[0-9a-f]{32}(?=-|$)")
+_THREAD = re.compile(r"-[0-9a-f]{32}-\d+$")
 MAX_KEY_BYTES = 255
 _VERSION_7 = 0x7 << 76 | 0x2 << 62  # and the variant
 _COUNTED, _RANDOM_BITS = 1 << 32, 42
@@ -153,6 +154,11 @@ def local_ip(url: str | None) -> str:
 def new_client_id(ip: str) -> str:
     """Return a new client id of the calling thread: ``ip-pid-uuid-tid``."""
     return f"{ip}-{os.getpid()}-{uuid.uuid4().hex}-{threading.get_native_id()}"
+
+
+def process_of(client_id: str) -> str:
+    """Return the part of a client id that the threads of a process share: ``ip-pid``."""
+    return _THREAD.sub("", client_id)
 
 
 def short_client(client_id: str) -> str:

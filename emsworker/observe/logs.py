@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
+from emsworker.core.errors import repr_of
 from emsworker.core.terminal_text import harmless, in_utf8, shortened
 from emsworker.observe.log_stream import LogStream
 from emsworker.observe.repeats import REPEATS, RepeatHandler
@@ -118,6 +119,6 @@ def _plain(value: Any, most: int) -> Any:
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()  # half a surrogate pair, which many readers of JSON refuse, raises a ValueError
-    except (TypeError, ValueError, RecursionError):
-        return _plain(repr(value), most)
+    except BaseException:  # of a subclass of str or dict, too, whose methods are its author's
+        return _plain(repr_of(value), most)
     return value if len(text) <= most else _plain(text, most)

@@ -157,7 +157,10 @@ class OpenTelemetry(Middleware):
         span.set_attribute(names.ERROR_TYPE, _type_of(error))
         span.set_status(self._trace.StatusCode.ERROR, text)
         if isinstance(error, Exception):
-            span.record_exception(error, {"exception.message": text, "exception.stacktrace": in_utf8(describe(error))})
+            # as record_exception() does, which calls the error's own __str__
+            stack = in_utf8(describe(error))
+            parts = {"type": _type_of(error), "message": text, "stacktrace": stack, "escaped": "False"}
+            span.add_event("exception", {f"exception.{name}": part for name, part in parts.items()})
 
     def on_dead(self, message: Message, group: str, error: BaseException, reason: str) -> None:
         """Count a message that was given up."""

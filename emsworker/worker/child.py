@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
 import select
 import shutil
@@ -22,6 +23,7 @@ from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.suspects import SHARED_BYTES, Suspects
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
 from emsworker.core.ids import local_ip
@@ -183,10 +185,20 @@ class Child:
             _result_writer(app),
             self._make_recycler(settings),
             gate=self._gate,
+            suspects=self._make_suspects(),
             loop=EventLoop(self._on_death),
             tally=self._tally,
             log_done=spec.log_done,
         )
+
+    def _make_suspects(self) -> Suspects:
+        shared = None
+        if self._spec.suspects >= 0:
+            shared = mmap.mmap(
+                self._spec.suspects, SHARED_BYTES
+            )  # it stays if a handler closes the files of its process
+            os.close(self._spec.suspects)
+        return Suspects(shared, self._spec.spare_s)
 
     def _dead_notices(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
         """Return the thread that calls ``on_dead`` for dead letters of processes that died, if there is such a hook."""

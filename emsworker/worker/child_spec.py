@@ -99,6 +99,8 @@ class ChildSpec:
         log_format: ``text`` or ``json``; log_done: log every message that is done; log_repeats: the most
             lines of one kind in a minute, 0 for all.
         server: of several servers, the one that it consumes from.
+        suspects: the descriptor of a file that the children of a worker share; see :class:`Suspects`.
+        spare_s: seconds for which it takes no suspect messages.
     """
 
     app: str
@@ -120,6 +122,8 @@ class ChildSpec:
     log_done: bool = False
     log_repeats: int = 0
     server: str = MAIN
+    suspects: int = -1
+    spare_s: float = 0.0
 
     def wants(self, topic: str, group: str | None = None) -> bool:
         """Return whether a child consumes this topic and group, or this topic's broadcasts."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
+from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.completer import Completer
 from emsworker.consume.context import RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
@@ -22,11 +23,12 @@ from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.suspects import Suspects
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Claim, Group, Order, Topic
+from emsworker.core.model import Claim, Group, Isolation, Order, Topic
 from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -48,6 +50,7 @@ _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
 _CLOSED_S = 0.2
+_NO_TURN_S = 0.2  # between looks for what it may not take now, or nothing is left that it may
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class ProcessContext:
     recycler: Recycler
     refunds: Refunds = field(default_factory=Refunds)
     gate: IsolationGate = field(default_factory=IsolationGate)
+    suspects: Suspects = field(default_factory=Suspects)
     losses: Losses = field(default_factory=Losses)
     loop: EventLoop = field(default_factory=EventLoop)
     pool: Pool = field(default_factory=lane_pool)
@@ -103,6 +107,7 @@ class Consumer(Runnable):
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
+        self._interrupted: ClaimRun | None = None  # by a lost connection; if it was alone, the gate is still closed
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
         self._was_busy = False  # the last cursor was locked: wait for the next one
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
@@ -207,21 +212,29 @@ class Consumer(Runnable):
             self._limiter.end(hint.group_id, permit, allowance.started)
 
     def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
+        suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive
+        most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
         try:
-            claim = self._take(hint, size)
+            claim = self._take(hint, size, most_isolation)
         except FenceLost:
             self._note_lost()
             return
         self._before = None
-        self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
+        self._was_busy = claim is NothingClaimed.BUSY and only_new
         if isinstance(claim, Claim):
-            self._run(claim, allowance)
+            with suspects.turn(claim):
+                self._run(claim, allowance)
             if hint.exclusive:
                 self._process.poller.again(hint)
         elif not self._was_busy:
+            if most_isolation is not Isolation.LAST:
+                self._process.poller.hold_hint(hint, _NO_TURN_S)
+                return
+            if not only_new:
+                suspects.none_left(hint.group_id)
             self._process.poller.forget(hint)
 
-    def _take(self, hint: Hint, size: int) -> Claim | NothingClaimed:
+    def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | NothingClaimed:
         assignment = self._process.assignments[hint.group_id]
         assert self._client_id is not None
         process = self._process
@@ -233,6 +246,7 @@ class Consumer(Runnable):
             process.settings.batch_bytes,
             process.decoder,
             hint.limited,
+            most_isolation,
         )
         before = () if self._before is None else (self._before,)
         if hint.kind == "stream" or assignment.group.order is not Order.NONE:
@@ -267,7 +281,7 @@ class Consumer(Runnable):
             log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
         except TROUBLES as error:
-            self._before = claim_run.unfinished()
+            self._before, self._interrupted = claim_run.unfinished(), claim_run
             if isinstance(error, LostUnderHandler):
                 self._lost_run = error.run, process.losses.note(error.run)
             raise
@@ -312,6 +326,9 @@ class Consumer(Runnable):
             clients.deregister(self._session, [self._client_id])
         self._client_id = None
         self._in_doubt = False
+        if self._interrupted is not None:
+            self._process.gate.leave(self._interrupted)
+            self._interrupted = None
 
     def _settle_lost_run(self) -> None:
         """Charge the message that ran when the connection was lost, or log why no attempt is charged.

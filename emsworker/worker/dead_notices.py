@@ -70,7 +70,7 @@ class DeadNotices(Runnable):
         for hook in self._hooks:
             try:
                 hook(message, group, kind(notice.error), notice.reason)
-            except Exception:
+            except BaseException:  # SystemExit would end the process of other messages
                 log.exception("a hook failed for %r, whose process died", message)
 
     def shut_down(self) -> None:

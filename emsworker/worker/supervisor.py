@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from emsworker.beat.leader import BeatHealth, Beats
+from emsworker.consume.suspects import SHARED_BYTES, SPARE_S
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import EmsError
@@ -60,7 +61,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.2
 _STABLE_S = 10.0
 _BACKOFF_S = 0.5
-_BACKOFF_MAX_S = 30.0
+_BACKOFF_MAX_S, _BACKOFF_MAX_READY_S = 30.0, 2.0  # a message may have killed one that was ready; others are waiting
 _MOST_CRASHES = 8  # later crashes are neither counted nor logged, and the pause no longer grows
 _GRACE_S = 10.0
 _LAST_S = 5.0
@@ -92,6 +93,7 @@ class _Slot:
     start_at: float = 0.0
     crashes: int = 0
     starts: int = 0
+    spare_s: float = 0.0  # what its next child takes no suspect messages for
     said_away: bool = False
     away: bool = False
     ended_with: str = ""
@@ -118,14 +120,21 @@ class _Slot:
         """Start a child with a status pipe of its own, and return its process id."""
         self.process_id = uuid.uuid4().hex
         reader, writer = os.pipe()
-        spec = replace(spec, process_id=self.process_id, status=writer, number=self.number, server=self.server)
+        spec = replace(
+            spec,
+            process_id=self.process_id,
+            status=writer,
+            number=self.number,
+            server=self.server,
+            spare_s=self.spare_s,
+        )
         try:
             # Until it has its own handlers: a stop before that still ends it in order.
             with open_scratch(spec.to_json()) as told, blocked():
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "emsworker.worker.child", str(told.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[spec.parent, writer, told.fileno()],
+                    pass_fds=[spec.parent, spec.suspects, writer, told.fileno()],
                 )
         finally:
             os.close(writer)
@@ -209,9 +218,12 @@ class _Slot:
         """Count a crash, and return the seconds until the next child."""
         if self.last_words:  # a handler hung, but the child worked before
             return 0.0
-        stable = self.ready_at is not None and ticks() - self.ready_at > _STABLE_S
-        self.crashes = 1 if stable else min(self.crashes + 1, _MOST_CRASHES)
-        return float(min(_BACKOFF_S * 2 ** (self.crashes - 1), _BACKOFF_MAX_S)) if self.crashes > 1 else 0.0
+        lived_s = 0.0 if self.ready_at is None else ticks() - self.ready_at
+        self.crashes = 1 if lived_s > _STABLE_S else min(self.crashes + 1, _MOST_CRASHES)
+        # New messages may kill each one before it takes a suspect: then every other one takes suspects from the start.
+        self.spare_s = SPARE_S if lived_s >= self.spare_s else 0.0
+        most_s = _BACKOFF_MAX_S if self.ready_at is None else _BACKOFF_MAX_READY_S
+        return float(min(_BACKOFF_S * 2 ** (self.crashes - 1), most_s)) if self.crashes > 1 else 0.0
 
 
 class Supervisor:
@@ -269,6 +281,7 @@ class Supervisor:
         self._turn_at = ticks()
         self._on_error = on_error or self._print_error
         self._told_error = ""
+        self._suspects = open_scratch("\0" * SHARED_BYTES)
         self._alive_reader, self._alive = os.pipe()  # children hold the reading end; it closes when this process ends
         self._signals, self._signal_in = os.pipe()
         self._began = ticks()
@@ -342,7 +355,7 @@ class Supervisor:
     def _start_missing(self) -> None:
         for slot in self._slots:
             if slot.process is None and not (self._stopping or slot.idle) and ticks() >= slot.start_at:
-                pid = slot.start(replace(self._spec, parent=self._alive_reader))
+                pid = slot.start(replace(self._spec, parent=self._alive_reader, suspects=self._suspects.fileno()))
                 if not slot.fails_for_long:
                     log.info("started child %d as process %d", slot.number, pid)
 
@@ -401,7 +414,7 @@ class Supervisor:
         if not well:
             self._end_leases(slot)
         if self._stopping or well or slot.restarting:
-            slot.start_at, slot.crashes = 0.0, 0
+            slot.start_at, slot.crashes, slot.spare_s = 0.0, 0, 0.0
             if slot.recycles:
                 log.info("child %d (process %d) is replaced: %s", slot.number, pid, slot.last_words)
             return
@@ -550,6 +563,7 @@ class Supervisor:
         log.info("stopped after %s: %s", span_text(ticks() - self._began), self._work, extra=done)
         os.close(self._alive)
         os.close(self._alive_reader)
+        self._suspects.close()
 
 
 def _is_paused(pid: int) -> bool:

@@ -28,6 +28,7 @@ from emsworker import (
 from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.consume.claiming import Claiming
+from emsworker.core.model import Isolation
 from tests.process.stream import Stream
 from tests.support.machine import machine_s
 from tests.support.waiting import never, until
@@ -322,6 +323,26 @@ def test_slow_programs_do_not_hoard(stream: Stream, make: Make) -> None:
     slow.ack(last)
     slow.close()
     stream.wait_settled(1)
+
+
+def test_a_suspect_that_is_got_by_itself_is_alone_and_named_too(stream: Stream, make: Make) -> None:
+    one_partition(stream)
+    send(stream, 3)
+    with make().consumer("orders", "g") as consumer:
+        (place,) = consumer._claiming.places.values()
+        first, second = consumer.get(place), consumer.get(place)
+        assert first is not None and second is not None and numbers([first, second]) == [0, 1]
+        consumer.release(first)
+        consumer.flush()
+        stream.run("UPDATE ems_retry SET isolation = %s", Isolation.LONGER)
+        assert consumer.get(place) is None, "it waits until the other one is settled"
+        consumer.ack(second)
+        suspect = until(lambda: consumer.get(place), 10, "it is alone")
+        assert stream.rows("SELECT running FROM ems_claim WHERE running IS NOT NULL") == [(suspect.offset,)]
+        assert consumer.get(place) is None and numbers([suspect]) == [0]
+        consumer.ack(suspect)
+        third = until(lambda: consumer.get(place), 10, "others are delivered again")
+        assert numbers([third]) == [2]
 
 
 def test_the_end_gives_back_what_was_not_settled_at_no_charge(stream: Stream, make: Make) -> None:

@@ -58,6 +58,21 @@ def test_a_process_that_cannot_report_any_more_is_replaced(one_stream: Stream) -
 
 
 @pytest.mark.slow
+def test_many_that_kill_their_processes_delay_other_topics_by_seconds(one_stream: Stream) -> None:
+    stream = one_stream
+    stream.send("deadly", [{"n": n, "do": "exit"} for n in range(6)])
+    stream.send("innocent", [{"n": n, "s": 0.01} for n in range(6, 306)])
+    worker = stream.start("worker", app=_APP, topics=["deadly", "innocent"], processes=2, threads=3)
+    stream.wait_ended(range(6, 306), 30)
+    until(lambda: len(_dead(stream)) == 6, 120, f"they are dead; log:\n{stream.logs()}")
+    stream.wait_settled()
+    assert sorted(_dead(stream)) == [("deadly", offset, 3) for offset in range(1, 7)]
+    charged = "SELECT DISTINCT g.name FROM ems_attempt a JOIN ems_group g ON g.id = a.group_id"
+    assert stream.rows(charged) == [("deadly",)]
+    assert worker.stop() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", ["innocent", "innocent_loops"])
 def test_what_shares_a_process_with_poison_of_another_group_is_not_charged(one_stream: Stream, topic: str) -> None:
     stream = one_stream

@@ -2,8 +2,9 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, FenceLost, MessageTooLarge, UnknownMessage
 from emsworker.core.ids import new_claim_id, parse_uid
-from emsworker.core.model import Claim, ClaimSource, Entry, Group, Message, Order, Receipt, Topic, TopicKind
+from emsworker.core.model import Claim, ClaimSource, Entry, Group, Isolation, Message, Order, Receipt, Topic, TopicKind
 from emsworker.core.partitioner import numbered
 from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
 from emsworker.store.groups.results import ResultRow
@@ -179,6 +180,34 @@ class Contract:
         place.channel.give_back(flush_of(part, topic, part.lo - 1), part.lo - 1)  # nothing of it was started
         again = place.channel.take_waiting(place.claimant(topic, group))
         assert isinstance(again, Claim) and offsets(again) == [3, 4, 5]
+
+    @pytest.mark.parametrize("order", [Order.NONE, Order.PARTITION, Order.KEY])
+    def test_suspects_are_left_to_clients_that_take_them(self, place: Place, order: Order) -> None:
+        topic, group = place.group(order=order)
+        place.send(*range(1, 5))
+        claim = place.take(topic, group, batch=2)
+        place.channel.give_back(flush_of(claim, topic, 0, finished=True), 0, Isolation.ALONE)
+        is_free = order is Order.NONE
+        for most in (Isolation.NONE, Isolation.FEW):
+            claimant = replace(place.claimant(topic, group), most_isolation=most)
+            take = place.channel.take_waiting if is_free else partial(place.channel.take_range, partition=0)
+            assert not take(claimant), "in order, nothing passes them"
+        claimant = place.claimant(topic, group)
+        taken = place.channel.take_waiting(claimant) if is_free else place.channel.take_range(claimant, 0)
+        assert isinstance(taken, Claim) and taken.lo == 1
+
+    @pytest.mark.parametrize("order", [Order.NONE, Order.PARTITION, Order.KEY])
+    def test_suspects_to_be_retried_are_left_to_clients_that_take_them(self, place: Place, order: Order) -> None:
+        topic, group = place.group(order=order)
+        place.send("poison", key="k")
+        claim = place.take(topic, group)
+        failure = replace(failed(1, retry_in_s=DELAY_S), suspect=True)
+        place.channel.flush(flush_of(claim, topic, 1, failures=[failure]))
+        place.pass_time(DELAY_S * 2)
+        take = place.channel.take_retries if order is Order.NONE else partial(place.channel.take_range, partition=0)
+        assert take(replace(place.claimant(topic, group), most_isolation=Isolation.FEW)) is NothingClaimed.EMPTY
+        again = take(place.claimant(topic, group))
+        assert isinstance(again, Claim) and offsets(again) == [1] and again.isolation is Isolation.ALONE
 
     def test_a_failed_message_is_retried_when_due_and_dead_in_the_end(self, place: Place) -> None:
         topic, group = place.group()

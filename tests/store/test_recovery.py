@@ -9,6 +9,7 @@ from emsworker.beat import recovery
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
+from emsworker.core.ids import new_client_id
 from emsworker.core.model import TASK_HEADER, Group, Isolation, Message, Order, Outcome, Topic
 from emsworker.store import topics
 from emsworker.store.cluster import clients
@@ -67,6 +68,26 @@ def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream:
     assert stream.rows("SELECT `offset`, attempt, outcome, client_id FROM ems_attempt") == [(4, 1, "orphaned", third)]
     assert [row[:4] for row in stream.claims(group)] == [(1, 2, 2, "done"), (3, 3, 3, "done"), (5, 6, 4, "waiting")]
     assert stream.recover() == []
+
+
+def test_what_waited_while_its_process_died_of_a_message_alone_is_no_more_suspect_than_before(stream: Stream) -> None:
+    topic, group, me = filled(stream, 6)
+    flush = flush_of(stream.take(topic, group, me), topic, 0, finished=True)
+    progress.give_back(stream.session, flush, 0, Isolation.ALONE)
+    dies, waits = (new_client_id("h") for _ in range(2))  # of this process
+    other = stream.client()
+    clients.register(stream.session, [dies, waits], "p", "test", 60)
+    alone = claims.take_waiting(stream.session, stream.claimant(topic, group, dies))
+    for client_id, batch in ((waits, 2), (other, 1)):
+        assert claims.take_waiting(stream.session, stream.claimant(topic, group, client_id, batch))
+    assert alone
+    progress.flush(stream.session, flush_of(alone, topic, 0, running=1))
+    clients.deregister(stream.session, [dies, waits, other])
+    assert sorted((one.client_id, one.charged) for one in stream.recover()) == sorted(
+        [(dies, 1), (waits, None), (other, None)]
+    )
+    waiting = {row[0]: row[5] for row in stream.claims(group) if row[3] == "waiting"}
+    assert waiting[2] == Isolation.ALONE and waiting[3] == Isolation.LONGER
 
 
 def test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged(stream: Stream) -> None:

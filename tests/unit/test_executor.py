@@ -16,6 +16,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome
 from emsworker.publish.transaction import Transaction
+from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.schema import ServerRun
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
@@ -29,8 +30,11 @@ class Recorder:
     def __init__(self) -> None:
         self.flushes: list[Flush] = []
         self.lost = False
+        self.fails_after = 1000  # so many flushes
 
     def flush(self, flush: Flush) -> None:
+        if len(self.flushes) == self.fails_after:
+            raise ConnectionLost("nobody knows if it was committed")
         self.flushes.append(flush)
 
     def server_run(self) -> ServerRun:
@@ -108,6 +112,20 @@ def test_a_suspect_is_written_down_before_and_after_its_run() -> None:
         (6, 7),
         (7, None),
     ]
+
+
+def test_the_gate_stays_closed_until_the_server_knows_that_a_suspect_no_longer_runs() -> None:
+    executor, claim_run, channel, _ = run_of(fail_at_six, Isolation.ALONE)
+    channel.fails_after = 1
+    with pytest.raises(ConnectionLost):
+        executor.run(claim_run)
+    gate = executor._context.gate
+    assert gate.closed and [flush.running for flush in channel.flushes] == [5]
+    channel.fails_after = 1000
+    unfinished = claim_run.unfinished()
+    assert unfinished is not None and (unfinished.running, unfinished.acked_to) == (None, 5)
+    gate.leave(claim_run)  # as the consumer does once that is written down
+    assert not gate.closed
 
 
 def test_a_batch_names_its_failures_or_is_run_one_by_one() -> None:

@@ -1,15 +1,18 @@
 """Errors whose own methods fail: an attempt that raises one has failed like any other, and nobody else notices."""
 
+import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from emsworker import Ems
+from emsworker import Ems, Middleware
 from emsworker.consume.attempts import one_line
 from emsworker.consume.executor import describe
 from emsworker.core.errors import text_of
 from emsworker.core.ladder import Dead, Ladder
+from emsworker.observe.logs import JsonFormatter
 from emsworker.tasks.options import HandlerOptions
 
 
@@ -17,8 +20,35 @@ def _raise(*_: object) -> Any:
     raise RuntimeError("not even this")
 
 
+def _exit(*_: object) -> Any:
+    raise SystemExit(3)
+
+
+def _interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
 class StrFails(Exception):
     __str__ = _raise
+
+
+class StrExits(Exception):
+    __repr__ = __str__ = _exit
+
+
+class StrInterrupts(Exception):
+    __repr__ = __str__ = _interrupt
+
+
+class NotesExit(Exception):
+    __notes__: Any = property(_exit)
+
+
+class ModuleExits(Exception):
+    class Name:
+        __repr__ = __str__ = _exit
+
+    __module__: Any = Name()
 
 
 class StrIsNone(Exception):
@@ -62,7 +92,21 @@ class GroupFails(ExceptionGroup[Exception]):
 Homeless = type("Homeless", (Exception,), {"__module__": None})
 
 HOSTILE: list[Callable[[], Exception]] = [
-    *(StrFails, StrIsNone, ReprFails, NotesFail, NotesAreNone, TextIsHuge, LinesFail, EqFails, Homeless),
+    *(
+        StrFails,
+        StrExits,
+        StrInterrupts,
+        NotesExit,
+        ModuleExits,
+        StrIsNone,
+        ReprFails,
+        NotesFail,
+        NotesAreNone,
+        TextIsHuge,
+        LinesFail,
+        EqFails,
+        Homeless,
+    ),
     lambda: GroupFails("many", [StrFails(), ReprFails()]),
 ]
 
@@ -80,6 +124,29 @@ def test_any_error_can_be_told(make: Callable[[], Exception]) -> None:
             assert one_line(cause).rpartition(".")[2].startswith(type(cause).__name__) or "Error" in one_line(cause)
             assert isinstance(text_of(cause), str)
             assert isinstance(HandlerOptions(on_error="dead").decide(Ladder.parse("1s", 2), 1, cause), Dead)
+
+
+def test_what_is_logged_with_a_record_may_fail_in_any_way() -> None:
+    record = logging.makeLogRecord({"msg": "m", "order": StrExits()})
+    assert json.loads(JsonFormatter().format(record))["order"] == "<StrExits: repr() failed>"
+
+
+def test_a_hook_that_exits_ends_nothing_else() -> None:
+    class Exits(Middleware):
+        def after_run(self, *what: Any) -> None:
+            raise SystemExit(3)
+
+    app, ran = Ems("hostile", middleware=[Exits()]), list[int]()
+
+    @app.task(topic="t", group="g")
+    def good(n: int) -> None:
+        ran.append(n)
+
+    with app.test() as test:
+        good.delay(1)
+        good.delay(2)
+        test.run()
+        assert ran == [1, 2] and not test.dead
 
 
 @pytest.mark.parametrize("make", HOSTILE)

@@ -64,7 +64,8 @@ def test_nothing_is_delivered_beside_a_suspect_until_it_is_settled(consumer: Con
     assert consumer.deliver() == ([], None)
     consumer.settle(suspect)
     (other,), named = consumer.deliver()
-    assert (other.offset, named) == (2, None)
+    assert other.offset == 2 and name(named) is None, "its end is written down first"
+    assert named is not None and named.finished
 
 
 def test_a_suspect_waits_until_the_others_are_settled_and_nothing_more_is_delivered(consumer: Consumer) -> None:
@@ -119,6 +120,56 @@ def test_if_the_name_cannot_be_removed_the_others_go_on_waiting(consumer: Consum
     suspect.confirm(suspect.write)
     (_,), named = consumer.deliver()
     assert name(named) is None
+
+
+def test_if_it_is_not_known_whether_the_name_was_removed_the_others_go_on_waiting(
+    consumer: Consumer, now: list[float]
+) -> None:
+    suspect = consumer.claim(1, Isolation.ALONE)
+    assert name(consumer.deliver()[1]) == 1
+    consumer.claim(2)
+    now[0] += ROOM_S + 0.1
+    others, named = consumer.deliver()
+    assert named is suspect and suspect.announce() is not None, "it is sent, and the answer is lost"
+    for _ in range(2):
+        consumer.in_hand.put_back(others)
+        others, named = consumer.deliver()
+        assert named is suspect and suspect.announce() is None
+    consumer.in_hand.put_back(others)
+    assert suspect.write is not None
+    suspect.confirm(suspect.write)
+    (_,), named = consumer.deliver()
+    assert named is None
+
+
+def test_a_suspect_that_did_not_reach_the_program_is_unnamed_before_others_do(consumer: Consumer) -> None:
+    suspect = consumer.claim(1, Isolation.ALONE)
+    taken, named = consumer.deliver()
+    assert name(named) == 1
+    consumer.in_hand.put_back(taken)
+    suspect.unwanted = True
+    consumer.claim(2)
+    (_,), named = consumer.deliver()
+    assert name(named) is None
+
+
+def test_what_is_asked_for_of_one_group_waits_for_suspects_of_all(consumer: Consumer, now: list[float]) -> None:
+    consumer.claim(1)
+    (other,) = consumer.deliver()[0]
+    suspect = consumer.claim(2, Isolation.ALONE)
+    suspect.claim.group_id = 2
+    consumer.claim(3)
+    taken: list[Message] = []
+    assert consumer.in_hand.deliver(1, MOST, taken, 1) is None
+    assert (taken, consumer.in_hand.may_claim()) == ([], False)
+    consumer.settle(other)
+    assert name(consumer.in_hand.deliver(1, MOST, taken, 2)) == 2
+    assert not consumer.in_hand.may_claim()
+    consumer.settle(*taken)
+    taken.clear()
+    assert consumer.in_hand.may_claim()
+    assert name(consumer.in_hand.deliver(1, MOST, taken, 1)) is None
+    assert [message.offset for message in taken] == [3]
 
 
 def test_at_the_last_level_it_is_alone_for_as_long_as_it_takes(consumer: Consumer, now: list[float]) -> None:

@@ -42,6 +42,15 @@ def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) 
     assert judge(case, up_s=1e6, lease_s=15) == verdict
 
 
+@pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.FEW, Isolation.LONGER])
+@pytest.mark.parametrize("source", ClaimSource)
+def test_a_death_that_another_message_is_charged_for_raises_no_suspicion(
+    isolation: Isolation, source: ClaimSource
+) -> None:
+    verdict = judge(lost(isolation, source), up_s=1e6, lease_s=15, explained=True)
+    assert verdict == Verdict(Outcome.ORPHANED, False, isolation)
+
+
 @pytest.mark.parametrize(
     ("over_s", "up_s", "charges"),
     [

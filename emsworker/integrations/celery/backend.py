@@ -21,7 +21,7 @@ from celery.utils.time import get_exponential_backoff_interval
 from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
-from emsworker.core.errors import ConfigError, DecodeError, MessageTooLarge, Problem, StoreUnavailable
+from emsworker.core.errors import ConfigError, DecodeError, MessageTooLarge, Problem, StoreUnavailable, repr_of
 from emsworker.core.process.address import name_url
 from emsworker.core.url import redact_url
 from emsworker.integrations.celery.bodies import Total, unpacked
@@ -313,7 +313,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
                 raise  # with the transaction, which is run again
             # Nobody waits for this call but the worker: the error becomes the result of the body.
             log.exception("the body of chord %s could not be sent", request.group)
-            self.chord_error_from_stack(callback, _chord_error(f"Callback error: {error!r}", error))
+            self.chord_error_from_stack(callback, _chord_error(f"Callback error: {repr_of(error)}", error))
 
     def _join_nested(self, group_id: str) -> list[Any] | ChordError | None:
         """Wait for the results of a header with groups in it; ``None`` if there is no such header."""
@@ -325,7 +325,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
             wait_for_members(self, header, self.app.conf.result_chord_join_timeout, total)
             return values_of(header)
         except Exception as error:
-            return _chord_error(f"Join error: {error!r}", error)
+            return _chord_error(f"Join error: {repr_of(error)}", error)
 
     def _values(self, session: Any, key: bytes, nested: list[Any] | ChordError | None) -> list[Any]:
         """Return the results of a chord's header, or raise ChordError for the first failure."""
@@ -348,7 +348,7 @@ class StreamBackend(BaseKeyValueStoreBackend, AsyncBackendMixin):
         if state in self.EXCEPTION_STATES:
             value = self.exception_to_python(value)
         if state in states.PROPAGATE_STATES:
-            raise _chord_error(f"Dependency {task_id} raised {value!r}", value)
+            raise _chord_error(f"Dependency {task_id} raised {repr_of(value)}", value)
         return value
 
     def _chord_key(self, group_id: str) -> bytes:

@@ -15,7 +15,7 @@ from django.db import connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem
+from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, text_of
 from emsworker.core.ids import check_name, new_uid, uid_text
 from emsworker.core.model import TASK_HEADER, Message
 from emsworker.core.process import forks
@@ -318,7 +318,7 @@ def _made(one: Any) -> Middleware:
         found = import_string(one) if isinstance(one, str) else one
         made: Middleware = found() if isinstance(found, type) else found
     except ImportError as error:
-        raise ConfigError([Problem("middleware", repr(one), f"it cannot be imported: {error}")]) from None
+        raise ConfigError([Problem("middleware", repr(one), f"it cannot be imported: {text_of(error)}")]) from None
     return made
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Protocol, Self
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.errors import ConfigError, Problem, text_of
 from emsworker.core.process.forks import undivided
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.messages import Placement
@@ -58,5 +58,6 @@ def open_allocator(settings: Settings, stream_id: str) -> Allocator:
         with undivided:
             kind: type[Allocator] = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError([Problem("allocator", repr(settings.allocator), f"cannot be imported: {error}")]) from error
+        fix = f"cannot be imported: {text_of(error)}"
+        raise ConfigError([Problem("allocator", repr(settings.allocator), fix)]) from error
     return kind.open(settings, stream_id)

@@ -33,6 +33,7 @@ class Claimant:
 
     Attributes:
         permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
+        most_isolation: what needs a higher one is left to others.
     """
 
     topic: Topic
@@ -42,6 +43,7 @@ class Claimant:
     batch_bytes: int
     decoder: Decoder
     permitted: bool = False
+    most_isolation: Isolation = Isolation.LAST
     claim_id: int = field(default_factory=new_claim_id)
 
     @property
@@ -57,6 +59,7 @@ class Claimant:
             "timeout_s": self.group.timeout_s,
             "few": _FEW,
             "permitted": int(self.permitted),
+            "most_isolation": int(self.most_isolation),
         }
 
 

@@ -45,9 +45,11 @@ UPDATE ems_cursor SET next_offset = @ems_hi + 1
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND @ems_hi IS NOT NULL AND @ems_old IS NULL
 
 -- name: find_waiting
--- Only from a partition on: higher partitions have a higher priority.
+-- Only from a partition on: higher partitions have a higher priority. Claims that need more isolation are passed over;
+-- there is one for each claim that a dead process had.
 SELECT `partition`, lo, hi, isolation, claim_id INTO @ems_p, @ems_lo, @ems_hi, @ems_isolation, @ems_old FROM ems_claim FORCE INDEX (live)
-WHERE @ems_may = 1 AND state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
+WHERE @ems_may = 1 AND state = 'waiting' AND group_id = %(group_id)s AND `partition` >= %(from_partition)s AND isolation <= %(most_isolation)s
+  AND (not_before IS NULL OR not_before <= NOW(6)) LIMIT 1 FOR UPDATE SKIP LOCKED
 
 -- name: cut_waiting
 -- At most a batch, and less the more owners have died in the claim; the rest stays waiting.
@@ -66,7 +68,7 @@ WHERE group_id = %(group_id)s AND `partition` = @ems_p AND lo = @ems_lo AND clai
 
 -- name: find_due_retry
 SELECT `partition`, `offset`, isolation INTO @ems_p, @ems_old, @ems_isolation FROM ems_retry FORCE INDEX (due)
-WHERE @ems_may = 1 AND group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
+WHERE @ems_may = 1 AND group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND isolation <= %(most_isolation)s LIMIT 1
 
 -- name: take_due_retries
 -- Retries of one partition. A suspect (isolation > 0) is taken alone, so that a crash identifies it exactly.

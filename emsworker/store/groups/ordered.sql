@@ -12,11 +12,11 @@ WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partit
 
 -- name: take_first_retry
 UPDATE ems_retry SET claim_id = %(claim_id)s
-WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = @ems_old AND claim_id IS NULL AND due_at <= NOW(6)
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = @ems_old AND claim_id IS NULL AND due_at <= NOW(6) AND isolation <= %(most_isolation)s
 
 -- name: find_due_key
 SELECT `offset`, isolation INTO @ems_old, @ems_isolation FROM ems_retry FORCE INDEX (turn)
-WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT 1
+WHERE @ems_lo IS NOT NULL AND group_id = %(group_id)s AND `partition` = %(partition)s AND claim_id IS NULL AND due_at <= NOW(6) AND isolation <= %(most_isolation)s LIMIT 1
 
 -- name: take_due_keys
 -- The first of each key; a suspect message is taken alone.
@@ -42,8 +42,9 @@ WHERE h.group_id = %(group_id)s AND h.claim_id = %(claim_id)s AND f.`offset` < @
 SET @ems_lo = IF(@ems_old IS NULL, @ems_lo, NULL)
 
 -- name: find_first_waiting
--- Ranges that were given back come before new messages; nothing passes them until their time (not_before).
-SELECT lo, hi, isolation, claim_id, IF(not_before > NOW(6), 1, 0) INTO @ems_lo, @ems_hi, @ems_isolation, @ems_old, @ems_later
+-- Ranges that were given back come before new messages; nothing passes them until their time (not_before), or while they
+-- need more isolation than the client gives.
+SELECT lo, hi, isolation, claim_id, IF(not_before > NOW(6) OR isolation > %(most_isolation)s, 1, 0) INTO @ems_lo, @ems_hi, @ems_isolation, @ems_old, @ems_later
 FROM ems_claim FORCE INDEX (live)
 WHERE @ems_lo IS NOT NULL AND state = 'waiting' AND group_id = %(group_id)s AND `partition` = %(partition)s ORDER BY lo LIMIT 1 FOR UPDATE
 

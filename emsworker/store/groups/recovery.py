@@ -24,7 +24,12 @@ _SQL = Statements(__name__)
 
 
 class Place(NamedTuple):
-    """Identity of a claim's row, and the names of its topic and group, which are empty if those have been deleted."""
+    """Identity of a claim's row, and the names of its topic and group, which are empty if those have been deleted.
+
+    Attributes:
+        client_id: its owner.
+        named: its owner has recorded which message runs, because that has the process to itself.
+    """
 
     group_id: int
     topic_id: int
@@ -33,6 +38,8 @@ class Place(NamedTuple):
     claim_id: int
     topic: str = ""
     group: str = ""
+    client_id: str = ""
+    named: bool = False
 
 
 @dataclass(frozen=True)

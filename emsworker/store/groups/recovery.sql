@@ -2,7 +2,8 @@
 -- Claims whose owner is gone or whose running message is past its deadline. Few rows: one for each busy thread.
 -- A claim is stuck only if its owner renewed its lease after the deadline; otherwise the owner may be dead, and the
 -- message is not to blame.
-SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, COALESCE(t.name, ''), COALESCE(g.name, '')
+SELECT c.group_id, g.topic_id, c.`partition`, c.lo, c.claim_id, COALESCE(t.name, ''), COALESCE(g.name, ''), COALESCE(c.client_id, ''),
+  c.running IS NOT NULL
 FROM ems_claim c FORCE INDEX (live) LEFT JOIN ems_client l ON l.client_id = c.client_id AND l.expires_at > NOW(6)
 LEFT JOIN ems_group g ON g.id = c.group_id LEFT JOIN ems_topic t ON t.id = g.topic_id
 WHERE c.state = 'start' AND (l.client_id IS NULL OR c.deadline_at < l.renewed_at)

@@ -71,3 +71,9 @@ async def innocent_loop(message: Message) -> None:
     note("start", n=message.body["n"])
     await asyncio.sleep(message.body["s"])
     note("end", n=message.body["n"])
+
+
+@app.subscribe("deadly", "deadly", max_attempts=3)
+def deadly(message: Message) -> None:
+    note("start", n=message.body["n"])
+    _IN_THREAD[message.body["do"]]()
