@@ -113,6 +113,20 @@ def test_a_setting_that_spark_refuses_is_wrong_usage(spark_session: Any) -> None
     assert str(error.problems[0]).startswith("--conf = spark.sql.shuffle.partitions=many: ")
 
 
+@pytest.mark.timeout(400)
+def test_what_spark_raises_it_does_not_print_as_well() -> None:
+    program = (
+        "from emsworker.spark.jobs.session import open_session\n"
+        "with open_session('x', 'local[1]') as spark:\n"
+        "    spark.range(1).where('no_such = 1')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT, env=environment(spark_environment()), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "no_such" in done.stderr.splitlines()[-1] and "SQLQueryContextLogger" not in done.stderr, done.stderr
+
+
 def test_no_session_for_want_of_java() -> None:
     error = not_started(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), "", "local[*]", {})
     assert isinstance(error, SparkFailed)
