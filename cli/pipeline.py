@@ -156,8 +156,7 @@ def run_job(
     **given: Any,
 ) -> None:
     """Run a job with the values of the command line, and print its result."""
-    if job.size is not None:
-        claim_role("reader")  # the reports; a refused privilege is one that this role has
+    claim_role(job.role)
     context = click.get_current_context()
     if URL in context.meta:
         raise click.UsageError("--url would not reach Spark's executors; set EMS_URL, or name a --profile.")

@@ -73,7 +73,10 @@ def read_from(
 
 def _check_kept(fetched: scan.Fetched, one: Slice) -> None:
     if fetched.log_start is None:
-        raise UnknownTopic(f"topic {one.topic!r} was deleted while it was read")
+        raise UnknownTopic(
+            f"topic {one.topic!r} was deleted while it was read; leave it out, or set failOnDataLoss=false to go on "
+            "without it"
+        )
     start = fetched.offsets.start
     if fetched.log_start > start:
         raise DataLoss(

@@ -120,6 +120,13 @@ def list_topics(folder: ReadableFolder) -> list[str]:
     return [name.replace("%3A", ":") for name in folder.children("manifests")]
 
 
+def why_empty(folder: ReadableFolder, location: str, topic: str) -> Problem:
+    """Return what is wrong with a read that finds no segment of a topic: its name, or the folder's."""
+    if topics := list_topics(folder):
+        return Problem("topic", topic, f"the archive in {location} has {', '.join(topics)}")
+    return Problem("folder", location, "there is no archive in it; name the folder of `ems pipeline archive`")
+
+
 def read_manifests(folder: ReadableFolder, topic: str) -> list[Manifest]:
     """Read the manifests of a topic's segments that are not replaced, oldest first.
 
@@ -213,8 +220,7 @@ def archive_files(
     opened = open_readable(str(folder))
     manifests = read_manifests(opened, topic)
     if not manifests:
-        there = ", ".join(list_topics(opened)) or "no topic at all"
-        raise ConfigError([Problem("topic", topic, f"the archive in {folder} has {there}")])
+        raise ConfigError([why_empty(opened, str(folder), topic)])
     files = [one for manifest in manifests for one in in_days(manifest.files, **days) if one.dataset == dataset]
     return [str(opened.path(one.path)) if isinstance(opened, LocalFolder) else opened.url(one.path) for one in files]
 

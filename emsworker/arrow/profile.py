@@ -15,6 +15,7 @@ from emsworker.app import Ems
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.role import claim_role
 from emsworker.core.servers import MAIN, parse_servers
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import ReplicaDatabase
@@ -39,6 +40,7 @@ def open_stream(profile: str | None, **settings: Any) -> Ems:
     Raises:
         ConfigError: the profile does not exist or is incomplete.
     """
+    claim_role("reader")  # before the broker says "producer"; what writes has claimed its own
     if profile is None:
         return Ems("spark", **settings)
     section = _section(profile)

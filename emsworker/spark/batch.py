@@ -26,6 +26,7 @@ from emsworker.arrow.options import ReadOptions
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.pushdown import Comparison, Pushed
 from emsworker.arrow.servers import read_parts
+from emsworker.spark.brief import brief_errors
 from emsworker.store.engine.session import Session
 
 _NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")
@@ -46,6 +47,7 @@ class SlicePartition(InputPartition):
     slices: tuple[Slice, ...]
 
 
+@brief_errors
 class EmsReader(DataSourceReader):
     """Reads slices; it is pickled, so connections are opened where they are used."""
 
@@ -82,6 +84,7 @@ class EmsReader(DataSourceReader):
         return read(self._schema, self._options, partition, self._pushed.between)
 
 
+@brief_errors
 class FilteringReader(EmsReader):
     """A batch reader with filter pushdown; Spark refuses it unless a setting allows it."""
 

@@ -29,7 +29,9 @@ from emsworker.core.ids import MAX_KEY_BYTES, new_uid
 from emsworker.core.model import PRIORITY_HEADER, NewMessage, Topic, priority_header, priority_of
 from emsworker.core.partitioner import MAX_PARTITIONS, level_of
 from emsworker.core.priority import level_below, level_for
+from emsworker.core.process.role import claim_role
 from emsworker.publish.notifier import Notifier
+from emsworker.spark.brief import brief_errors
 from emsworker.spark.columns import KNOWN
 from emsworker.spark.options import WriteOptions
 from emsworker.store.engine.schema import server_facts
@@ -67,6 +69,7 @@ class TaskDone(WriterCommitMessage):
     query_id: str | None = None
 
 
+@brief_errors
 class EmsWriter(DataSourceArrowWriter):
     """Writer of one batch job.
 
@@ -95,6 +98,7 @@ class EmsWriter(DataSourceArrowWriter):
         _abort(self._options, messages)
 
 
+@brief_errors
 class EmsStreamWriter(DataSourceStreamArrowWriter):
     """Writer of a streaming query; a micro-batch is identified by its number and the query's id of the checkpoint."""
 
@@ -128,6 +132,7 @@ def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def _commit(options: WriteOptions, batch: SinkBatch, tasks: Sequence[Staged]) -> None:
+    claim_role("sink")
     app, who = open_stream(options.profile), f"spark-{socket.gethostname()}-{os.getpid()}"[-128:]
     with closing_session(app.stream.database) as database:
         if not database.call(partial(staging.commit, batch=batch, tasks=tasks)):
@@ -151,11 +156,20 @@ def _warn_of_other_data(batch: SinkBatch, written: tuple[str, int] | None, rows:
 
 
 def _abort(options: WriteOptions, messages: list[WriterCommitMessage | None]) -> None:
-    call(options.profile, partial(staging.give_up, tasks=_staged(messages)))
+    claim_role("sink")
+    tasks = _staged(messages)
+    try:
+        if tasks:
+            call(options.profile, partial(staging.give_up, tasks=tasks))
+    except EmsError as error:  # raised here, it would take the place of the error for which Spark aborts
+        log.warning(
+            "the rows that %s staged stay until a later write deletes them: %s", counted(len(tasks), "task"), error
+        )
 
 
 def _stage(rows: Rows, options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Staged:
     token, chunks, count = new_uid(), 0, 0
+    claim_role("sink")
     app = open_stream(options.profile, auto_create=options.auto_create)
     with closing_session(app.stream.database) as database:
         most = min(_CHUNK_BYTES, database.call(server_facts).max_allowed_packet - _PACKET_SLACK)

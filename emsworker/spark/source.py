@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from emsworker.arrow.options import dataset_of, read_options
+from emsworker.spark.brief import brief_errors
 from emsworker.spark.columns import check_schema, default_schema
 from emsworker.spark.options import write_options
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from emsworker.spark.batch import EmsReader
 
 
+@brief_errors
 class EmsSource(DataSource):
     """The stream as a Spark data source: reads and writes, in batches and streaming.
 
@@ -51,9 +53,7 @@ class EmsSource(DataSource):
         """Create the reader for ``spark.readStream``."""
         from emsworker.spark.stream import EmsStreamReader
 
-        options = read_options(self.options, streaming=True)
-        check_schema(options.dataset, schema)
-        return EmsStreamReader(schema, options)
+        return EmsStreamReader(schema, self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer for ``DataFrame.write``."""

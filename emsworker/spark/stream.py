@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from emsworker.arrow import planning
-from emsworker.arrow.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions, TopicSelection
+from emsworker.arrow.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions, TopicSelection, read_options
 from emsworker.arrow.planning import DataLoss, Slice, Source
 from emsworker.arrow.profile import call
 from emsworker.arrow.servers import servers_of
@@ -37,6 +37,8 @@ from emsworker.core.offsets import OffsetRange
 from emsworker.core.process.forks import lazy
 from emsworker.core.servers import MAIN
 from emsworker.spark.batch import SlicePartition, read
+from emsworker.spark.brief import brief_errors
+from emsworker.spark.columns import check_schema
 from emsworker.spark.hold import HeldPlace, QueryHold
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import scan
@@ -228,6 +230,7 @@ class _Part:
             self._hold.commit(session, _held_places(end))
 
 
+@brief_errors
 class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, in one process for the life of the query, and reads them on the executors.
 
@@ -236,12 +239,23 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     topics only: their offsets stay where they are until it is back.
     """
 
-    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+    def __init__(self, schema: StructType, given: Mapping[str, str]) -> None:
         self._schema = schema
-        self._options = options
+        self._given = given
         self._goal: dict[Place, int] | None = None
         self._waiting_since: float | None = None
         self._gone: set[str] = set()
+
+    @lazy
+    def _options(self) -> ReadOptions:
+        """The options, which are not checked before a method is called.
+
+        PySpark 4.2 hides an error of the constructor behind one of its own: its ``finally`` stops a reader that it
+        does not have.
+        """
+        options = read_options(self._given, streaming=True)
+        check_schema(options.dataset, self._schema)
+        return options
 
     @lazy
     def servers(self) -> dict[str, _Part]:

@@ -171,7 +171,7 @@ class Middleware:
         """
 
     def on_process_start(self) -> None:
-        """Called when a worker process has loaded the app and starts to consume."""
+        """Called when a worker process has loaded the app, before it runs the first message."""
 
     def on_process_stop(self) -> None:
         """Called on every way out of a worker process that has loaded the app, also if it could not start.

@@ -111,9 +111,10 @@ class Child:
         self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
         try:
-            self._start(app)
-            for hook in hooks(app.middleware, "on_process_start"):
+            self._create(app)
+            for hook in hooks(app.middleware, "on_process_start"):  # what it opens is there for the first message
                 hook()
+            self._start(app.settings.connect_timeout_s)
             self._spec.tell(READY)
             self._wait()
         finally:
@@ -136,8 +137,8 @@ class Child:
 
     # -- starting ------------------------------------------------------------------------------------------------------
 
-    def _start(self, app: Ems) -> None:
-        """Create all threads and start them; nothing has been started if one of them cannot be created."""
+    def _create(self, app: Ems) -> None:
+        """Create all threads; broadcasts that are sent from now on are not missed."""
         self._served = served_here(app, self._topics_of(app))
         self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
@@ -155,11 +156,13 @@ class Child:
             self._listener = Listener(
                 app.stream.redis_url, app.stream.stream_id, topic_ids, wake, self._on_side_death, announce
             )
-            self._listener.start()
-        for thread in [*self._sides, *self._workers]:
+
+    def _start(self, connect_timeout_s: float) -> None:
+        """Start all threads, and wait until the consumers are registered."""
+        for thread in [*([self._listener] if self._listener else []), *self._sides, *self._workers]:
             thread.start()
         for consumer in self._consumers:
-            consumer.registered.wait(app.settings.connect_timeout_s)
+            consumer.registered.wait(connect_timeout_s)
 
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
         spec, settings, database = self._spec, app.settings, app.stream.database

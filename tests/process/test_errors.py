@@ -155,3 +155,11 @@ def test_a_slow_start_of_many_failures_stays_in_time(one_stream: Stream) -> None
         ("failed", 300),
     ]
     assert worker.stop() == 0
+
+
+def test_a_process_has_started_before_its_first_message(one_stream: Stream) -> None:
+    one_stream.send("opened", [{"n": 0}])
+    worker = one_stream.worker("tests.process.apps.opened:app")
+    one_stream.wait_ended([0], 60)
+    assert [one["opened"] for one in one_stream.record.events("end")] == [True]
+    assert worker.stop() == 0

@@ -79,7 +79,7 @@ def test_a_soft_limit_that_a_handler_catches_amid_a_statement_ends_its_connectio
     numbers = list(range(60))
     stream.send("cuts", [{"n": n} for n in numbers])
     worker = stream.worker(_APP, topics=["cuts"], threads=2)
-    until(lambda: len(stream.rows("SELECT * FROM effect")) == len(numbers), 30, f"all done; log:\n{stream.logs()}")
+    until(lambda: len(stream.rows("SELECT * FROM effect")) == len(numbers), 90, f"all done; log:\n{stream.logs()}")
     stream.wait_settled()
     lost = stream.record.events("lost")
     assert lost, "some were cut amid a statement"
@@ -87,5 +87,6 @@ def test_a_soft_limit_that_a_handler_catches_amid_a_statement_ends_its_connectio
     assert {one["is_own"] for one in stream.record.events("found")} == {True}
     assert sorted(n for (n,) in stream.rows("SELECT n FROM effect")) == numbers, "each effect once"
     ended = dict(stream.rows("SELECT outcome, COUNT(*) FROM ems_attempt GROUP BY 1"))
-    assert ended == {"timeout": len(numbers), "done": len(numbers)}
+    assert ended.keys() == {"timeout", "done"} and ended["done"] == len(numbers)
+    assert ended["timeout"] >= len(numbers), "on a loaded machine a second run may be late, too"
     assert worker.stop() == 0

@@ -41,6 +41,49 @@ def test_an_error_of_the_source_is_told_in_its_own_words(read: Any) -> None:
     assert "option colour = 'red': a batch read has no such option" in line
 
 
+def test_sparks_own_exception_holds_little_beside_the_line(
+    read: Any, spark: Any, stream: Stream, tmp_path: Path
+) -> None:
+    """What somebody sees in a notebook: Spark's words around it, no frames of ours, no cause of the cause."""
+    stream.topic("t")
+
+    def write(topic: str) -> Any:
+        frame = spark.createDataFrame([(b"x",)], "value binary").write.format("ems").mode("append")
+        return frame.option("profile", "test").option("topic", topic).save()
+
+    def follow(**options: str) -> Any:
+        frame = spark.readStream.format("ems").option("profile", "test").options(**options).load().writeStream
+        place = str(tmp_path / options["subscribe"])
+        query = frame.format("noop").option("checkpointLocation", place).trigger(availableNow=True).start()
+        return query.awaitTermination(120)
+
+    for action, line in (
+        (lambda: read("nowhere").count(), "UnknownTopic: there is no topic 'nowhere' to read; `ems topics list`"),
+        (lambda: read("t", colour="red").count(), "ConfigError: option colour = 'red': a batch read has no such"),
+        (lambda: read("t", dataset="mails"), "ConfigError: option dataset = 'mails': must be one of messages"),
+        (lambda: write("nowhere"), "UnknownTopic: there is no topic 'nowhere' and auto_create is off; create it"),
+        (lambda: follow(subscribe="nowhere"), "UnknownTopic: there is no topic 'nowhere' to read; `ems topics list`"),
+        (
+            lambda: follow(subscribe="t", endingOffsets="latest"),
+            "ConfigError: option endingoffsets = 'latest': a stream",
+        ),
+    ):
+        with pytest.raises(Exception) as caught:
+            action()
+        said = [one for one in str(caught.value).partition("=== Streaming Query ===")[0].splitlines() if one.strip()]
+        assert len(said) <= 9, caught.value
+        assert f"emsworker.core.errors.{line}" in said[-2 if "SQLSTATE" in said[-1] else -1], caught.value
+        assert str(caught.value).count("Traceback") == 1, caught.value
+
+
+def test_a_refused_login_names_the_role_that_reads(stream: Stream, profiles: Path, read: Any) -> None:
+    profiles.write_text(f"[test]\nurl = {re.sub(':[^:@]+@', ':wrong@', stream.url)}\n")
+    with pytest.raises(Exception, match="LoginRefused") as caught:
+        read("t").count()
+    assert "`ems check --role reader` names" in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 6
+
+
 def test_an_error_in_python_on_an_executor(spark_session: Any) -> None:
     from pyspark.sql.functions import udf
 
@@ -68,6 +111,20 @@ def test_a_setting_that_spark_refuses_is_wrong_usage(spark_session: Any) -> None
     error = told(caught.value)
     assert isinstance(error, ConfigError)
     assert str(error.problems[0]).startswith("--conf = spark.sql.shuffle.partitions=many: ")
+
+
+@pytest.mark.timeout(400)
+def test_what_spark_raises_it_does_not_print_as_well() -> None:
+    program = (
+        "from emsworker.spark.jobs.session import open_session\n"
+        "with open_session('x', 'local[1]') as spark:\n"
+        "    spark.range(1).where('no_such = 1')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT, env=environment(spark_environment()), capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "no_such" in done.stderr.splitlines()[-1] and "SQLQueryContextLogger" not in done.stderr, done.stderr
 
 
 def test_no_session_for_want_of_java() -> None:

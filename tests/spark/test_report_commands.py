@@ -1,6 +1,7 @@
 """The reports as commands: dry runs, wrong options, exit codes. No Java is started unless a test says so."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,14 @@ def test_a_dry_run_looks_only_and_starts_no_spark(stream: Stream, report: str, t
     assert before == stream.rows(
         "SELECT table_name, table_rows FROM information_schema.tables WHERE table_schema = DATABASE()"
     )
+
+
+def test_a_refused_login_names_the_role_that_the_job_needs(stream: Stream) -> None:
+    wrong = re.sub(":[^:@]+@", ":wrong@", stream.url)
+    for arguments, role in ((["lag"], "reader"), (["archive", "--dry-run", "--folder", "none"], "admin")):
+        done = ems(*arguments, url=wrong, PATH="/nowhere", JAVA_HOME="/none")
+        assert done.code == 1 and len(done.errors) == 1, done
+        assert f"(`ems check --role {role}` names what is missing" in done.err
 
 
 @pytest.mark.parametrize(

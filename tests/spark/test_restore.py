@@ -126,7 +126,7 @@ def test_one_group_runs_archived_messages_again_and_no_other(stream: Stream, spa
 
 def test_a_replay_names_what_is_not_there(stream: Stream, spark: Any, tmp_path: Path) -> None:
     topic = fill(stream, 20, partitions=1)
-    with pytest.raises(ConfigError, match=r"the archive in .* has no topic at all"):
+    with pytest.raises(ConfigError, match=r"folder = .*: there is no archive in it"):
         replay(spark, tmp_path, group="g")
     archive(spark, tmp_path)
     with pytest.raises(ConfigError, match="no such group"):

@@ -44,12 +44,9 @@ def test_a_batch_reads_each_topic_where_it_is_kept(spark_session: Any, several: 
 def stream_reader(**given: str) -> Any:
     from pyspark.sql.types import StructType
 
-    from emsworker.arrow.options import read_options
     from emsworker.spark.stream import EmsStreamReader
 
-    return EmsStreamReader(
-        StructType([]), read_options({"profile": "test", "startingOffsets": "earliest", **given}, streaming=True)
-    )
+    return EmsStreamReader(StructType([]), {"profile": "test", "startingOffsets": "earliest", **given})
 
 
 class Query:

@@ -236,6 +236,19 @@ def test_an_aborted_job_leaves_nothing(stream: Stream, profile: None) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_ledger") == 0
 
 
+def test_an_abort_that_finds_no_server_does_not_hide_why_spark_aborts(
+    stream: Stream, profile: None, profiles: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.topic("t")
+    one = writer()
+    messages = [one.write(rows(0, 10)), None]
+    profiles.write_text("[test]\nurl = mysql://ems:x@127.0.0.1:1/ems\n", encoding="utf-8")
+    monkeypatch.setenv("EMS_PUBLISH_TIMEOUT_S", "0.1")
+    one.abort(messages)
+    assert "the rows that 1 task staged stay until a later write deletes them: MySQL could not" in caplog.text
+    one.abort([None])  # nothing is staged: it does not even look for the server
+
+
 def chunks(stream: Stream, topic_id: int, token: bytes, count: int, first: int = 0) -> Staged:
     from emsworker.core.ids import new_uid
     from emsworker.core.model import NewMessage

@@ -157,11 +157,10 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(stream: Stream,
 def reader_of(**options: str) -> Any:
     from pyspark.sql.types import StructType
 
-    from emsworker.arrow.options import read_options
     from emsworker.spark.stream import EmsStreamReader
 
     given = {"subscribe": "t", "profile": "test", "startingOffsets": "earliest", **options}
-    return EmsStreamReader(StructType([]), read_options(given, streaming=True))
+    return EmsStreamReader(StructType([]), given)
 
 
 def test_limits_are_shared_by_the_partitions(stream: Stream, profile: None) -> None:

@@ -109,6 +109,7 @@ class Job(Generic[C]):
         needs_spark: returns from the options whether ``run`` uses the session; if not, ``run`` gets ``None``.
         size: returns from the options how many rows a run reads, approximately. A job that has it also runs without a
             session, in this process.
+        role: the least of the roles that may run it, for the hint in an error about a refused privilege.
     """
 
     name: str
@@ -116,3 +117,4 @@ class Job(Generic[C]):
     run: Callable[[Any, C], JobResult]
     needs_spark: Callable[[C], bool] = lambda config: True
     size: Callable[[C], int] | None = None
+    role: str = "reader"

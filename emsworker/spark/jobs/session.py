@@ -68,8 +68,10 @@ def open_session(
     require("spark", "a job of the pipeline, beside Java 17,")
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that are raised, too, as JSON
     builder, where = SparkSession.builder.appName(name), _master(master)
     for key, value in _settings(where, settings or {}).items():
         builder = builder.config(key, value)

@@ -66,7 +66,7 @@ def soft(message: Message) -> None:
 _limited: set[int] = set()
 
 
-@app.subscribe("cuts", "a", transactional=True, soft_time_limit_s=0.02, timeout_s=30)
+@app.subscribe("cuts", "a", transactional=True, soft_time_limit_s=0.05, timeout_s=30, max_attempts=100, ladder="10ms")
 def cut(transaction: Any, message: Message) -> None:
     """Catch the limit amid the exchanges with the server, and go on as if nothing had happened."""
     n = message.body["n"]

@@ -366,4 +366,4 @@ def _differs(topic: str, part: Part, spark_sum: Sum) -> str:
     )
 
 
-JOB = Job("archive", ArchiveOptions, run, lambda config: not config.dry_run)
+JOB = Job("archive", ArchiveOptions, run, lambda config: not config.dry_run, role="admin")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from emsworker.arrow.folder import Folder
-from emsworker.arrow.manifest import File, Manifest, in_days, list_topics, read_manifests
+from emsworker.arrow.manifest import File, Manifest, in_days, read_manifests, why_empty
 from emsworker.spark.jobs.archive.reading import read_files
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Options, WrongOption, option
@@ -75,8 +75,8 @@ def find(spark: Any, config: Chosen) -> tuple[Folder, list[Manifest]]:
     folder = open_folder(spark, config.folder)
     manifests = read_manifests(folder, config.topic)
     if not manifests:
-        there = ", ".join(list_topics(folder)) or "no topic at all"
-        raise WrongOption("--topic", config.topic, f"the archive in {config.folder} has {there}")
+        wrong = why_empty(folder, config.folder, config.topic)
+        raise WrongOption(f"--{wrong.name}", wrong.value, wrong.fix)
     return folder, manifests
 
 

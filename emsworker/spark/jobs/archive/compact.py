@@ -258,4 +258,4 @@ def _merged(run: Sequence[Manifest]) -> list[Part] | None:
     return list(found.values())
 
 
-JOB = Job("compact", CompactOptions, run)
+JOB = Job("compact", CompactOptions, run, role="admin")

@@ -110,4 +110,4 @@ def _row(row: Any) -> Row:
     return Row(offset, UUID(uid).bytes, *labels, bytes(headers), bytes(body), us, producer)
 
 
-JOB = Job("replay", ReplayOptions, run)
+JOB = Job("replay", ReplayOptions, run, role="admin")

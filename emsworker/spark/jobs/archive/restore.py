@@ -108,4 +108,4 @@ def _headers(raw: bytes, topic: str, partition: int, offset: int, uid: str, born
     return encode_headers({**headers, **marks})
 
 
-JOB = Job("restore", RestoreOptions, run)
+JOB = Job("restore", RestoreOptions, run, role="sink")
