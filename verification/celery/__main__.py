@@ -89,6 +89,12 @@ def kombu_bases(broker: str, arguments: Sequence[str]) -> Result:
     return found
 
 
+def _with_workers_of_their_own(folder: Path) -> list[str]:
+    """Names of modules that start a worker in their process, whose end stops that of the suite for all later tests."""
+    modules = sorted((folder / "t" / "integration").glob("test_*.py"))
+    return [one.name for one in modules if "import start_worker" in one.read_text(encoding="utf-8")]
+
+
 def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, everything: bool) -> Result:
     """Celery's integration tests: all, or what CI runs."""
     named = any(one.startswith("t/") for one in arguments)
@@ -96,7 +102,10 @@ def celery_suite(broker: str, processes: int, arguments: Sequence[str], *, every
     # Each process has servers of its own, and a worker; most tests wait.
     several = ("-n", str(processes), "--dist", "load") if processes > 1 else ()
     options = [*_PLUGIN, "-p", "celery.contrib.pytest", "-q", "-rfEX", "--durations", "10", *_IGNORED, *several]
-    return _pytest("Celery's suite", unpacked(installed(CELERY)), broker, [*options, *chosen])
+    folder = unpacked(installed(CELERY))
+    if not named and installed(CELERY) != CELERY[-1]:  # of the latest one module does, and is named
+        options += [f"--ignore=t/integration/{name}" for name in _with_workers_of_their_own(folder)]
+    return _pytest("Celery's suite", folder, broker, [*options, *chosen])
 
 
 def our_tests(arguments: Sequence[str], *, everything: bool) -> Result:

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -88,12 +89,19 @@ class Exceptions:
 
     def __init__(self) -> None:
         found = tomllib.loads(_EXCEPTIONS.read_text(encoding="utf-8"))
-        self._fails: dict[str, str] = found["fails"]["everywhere"] | found["fails"][ON]
-        self._skips: dict[str, str] = found["skips"]["everywhere"] | found["skips"][ON]
+        sections = ("everywhere", ON, f"celery-{version('celery').rpartition('.')[0]}")
+        self._fails, self._passes, self._skips = (
+            {test: why for section in sections for test, why in found[kind].get(section, {}).items()}
+            for kind in ("fails", "passes", "skips")
+        )
 
     def failing(self, test: str) -> str | None:
         """The reason why a test fails."""
         return _reason(self._fails, test)
+
+    def passing(self, test: str) -> str | None:
+        """The reason why a test passes that the suite itself expects to fail."""
+        return _reason(self._passes, test)
 
     def skipping(self, test: str) -> str | None:
         """The reason why a test does not run, or skips itself."""
@@ -109,9 +117,12 @@ _exceptions = Exceptions()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is known to fail: it must."""
+    """Mark what is known to fail: it must. The suite's own marks of such tests are dropped."""
     for item in items:
-        if reason := _exceptions.failing(_name(item.nodeid)):
+        reason = _exceptions.failing(_name(item.nodeid))
+        if reason or _exceptions.passing(_name(item.nodeid)):
+            item.own_markers = [one for one in item.own_markers if one.name != "xfail"]
+        if reason:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
