@@ -95,7 +95,8 @@ def test_a_leader_that_goes_on_after_it_was_replaced_sends_nothing_twice(
     runs = _runs(stream_url)["fast"]
     _ticks([old, new], lambda: _runs(stream_url)["fast"] >= runs + 4, "four slots")
     assert _sent(redis_url) == _runs(stream_url)["fast"] <= (time.monotonic() - began) / 0.5
-    assert sorted([old._leads, new._leads]) == [False, True]
+    # On a busy machine the lease may be over again between two ticks: who has lost it knows that at its next claim.
+    _ticks([old, new], lambda: [old._leads, new._leads].count(True) == 1, "one of them leads")
 
 
 def test_a_closed_leader_is_followed_at_once_where_it_stopped(make: Any, stream_url: str) -> None:

@@ -80,6 +80,6 @@ def test_all_kinds_of_work(stream: Stream, tmp_path: Path) -> None:
     stream.send("acts", [{"n": 2000}])
     stream.wait_ended([2000], 20, group="a")
     assert worker.stop() == 0
-    ends = re.findall(r"^Traceback .*\n(?: .*\n)*(.*)", worker.text(), re.MULTILINE)
+    ends = re.findall(r"^  Traceback .*\n(?:   .*\n)*  (.*)", worker.text(), re.MULTILINE)
     assert ends == ["emsworker.core.errors.Reject: not wanted"], worker.text()  # that of the dead letter, and no other
     assert stream.rows("SELECT * FROM ems_client") == []
