@@ -10,6 +10,7 @@ lands after the look-up, the unique uid lets only one of the two stand.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +51,11 @@ class _Ticket:
 
     def __post_init__(self) -> None:
         self.turn.acquire()
+
+    def wake(self) -> None:
+        """Let its thread go on; if two threads lead for a moment (see ``_wait``), both may do so."""
+        with contextlib.suppress(RuntimeError):  # it is awake already
+            self.turn.release()
 
     def end(self, of_flush: BaseException | None) -> None:
         """Note its end, with the error of its own messages, not of another caller's in the same flush."""
@@ -223,7 +229,7 @@ class Producer:
                 self._pass_on(own)  # first: the other threads, once awake, would delay the next leader
             for ticket in tickets:
                 if ticket.done and ticket is not own:
-                    ticket.turn.release()
+                    ticket.wake()
 
     def _take(self, tickets: list[_Ticket]) -> None:
         with self._mutex:
@@ -266,7 +272,7 @@ class Producer:
                 return
             heir = self._queue[0]
             heir.leads = True
-        heir.turn.release()
+        heir.wake()
 
     # -- one flush -----------------------------------------------------------------------------------------------------
 

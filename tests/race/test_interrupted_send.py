@@ -74,3 +74,20 @@ def test_the_exception_of_a_leader_is_its_own(stream: Stream, app: Ems, monkeypa
         assert all(one.result(15).created for one in others)
     bodies = messages_of(stream)
     assert sorted(bodies) == ["first", "other 0", "other 1", "other 2", "own"]
+
+
+def test_two_leaders_of_a_moment_may_both_name_the_next_one(stream: Stream) -> None:
+    """On a busy machine one that waits sees nobody lead although leadership is just being passed on."""
+    app = stream.app()
+    app.send("t", "first")
+    sender, topic = app.stream.producer, app.stream.catalog.topic("t")
+    next_one = _Ticket([NewMessage(new_uid(), None, None, b"", b"next", topic=topic)])
+    sender._busy = True
+    sender._queue.append(next_one)
+    sender._hand_over()
+    sender._hand_over()
+    sender._wait(next_one)
+    assert next_one.leads
+    sender._lead(next_one)
+    sender._leave(next_one)
+    assert sorted(messages_of(stream)) == ["first", "next"]

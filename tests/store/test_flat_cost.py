@@ -107,7 +107,7 @@ def ends(stream: Stream, hot: dict[str, Callable[[], Any]]) -> dict[str, Callabl
         "cursors": lambda: cursors.list_positions(session, group),
         "extents": lambda: monitoring.list_extents(session),
         "positions": lambda: session.rows(Statements("emsworker.store.inspect.monitoring", **OF_ALL).list_positions),
-        "readers": lambda: broadcast.list_positions(session),
+        "readers": lambda: broadcast.list_positions(session, None),
         "extent": lambda: session.rows(Statements("emsworker.store.topics").get_extent, where),
         "unfinished": lambda: session.rows(Statements("emsworker.store.groups.cancel").find_unfinished_from, where),
     }
