@@ -394,10 +394,11 @@ class PulledClaim:
             return self._end_early()
         if self.claim.order is Order.PARTITION:
             return None
-        if self._ahead or self.claim.order is Order.KEY:
+        last = max(self.held)
+        below = any(message.offset < last for message in self.queue)  # put back: cut at `last`, nobody would run it
+        if below or self._ahead or self.claim.order is Order.KEY:
             return self._detach()
         self.queue.clear()
-        last = max(self.held)
         self.claim.messages = [message for message in self.claim.messages if message.offset <= last]
         return ClaimWrite(self._flush(), last)
 

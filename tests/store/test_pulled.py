@@ -150,6 +150,21 @@ def test_giving_back_keeps_what_has_ended(stream: Stream, topic: Topic) -> None:
     assert isinstance(messages[1].run, PulledRun) is False, "it is in nobody's hand"
 
 
+def test_a_message_put_back_below_one_in_hand_is_delivered_again(stream: Stream, topic: Topic) -> None:
+    """As when of two threads that fetch the one with the lower message is interrupted, and nobody fetches any more."""
+    group = stream.group(topic)
+    send(stream, 3)
+    pulled, messages = pull(stream, topic, stream.take(topic, group, stream.client()))
+    pulled.put_back(messages[0])
+    pulled.unwanted = True
+    write(stream, pulled)
+    ack(pulled, messages[1], messages[2])
+    write(stream, pulled)
+    assert pulled.finished
+    assert stream.retries(group) == [(1, 0, False, 0)]
+    assert [row[3] for row in stream.claims(group)] == ["done"]
+
+
 def take(stream: Stream, topic: Topic, group: Group, source: str) -> claims.Claimant:
     """Take a claim whose answer the client never gets."""
     claimant = stream.claimant(topic, group, stream.client())
