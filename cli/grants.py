@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from emsworker.console.options import common_options
+from emsworker.console.output import print_json
+from emsworker.console.streams import open_main
 from emsworker.store.engine.grants import ALLOWANCES, ROLES
-
-from .common import common_options, open_main
-from .output import print_json
 
 
 @click.command()

@@ -15,6 +15,7 @@ from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, 
 from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings
 from emsworker.core.errors import StoreUnavailable, TopicDeleted, TopicMoved
+from emsworker.core.extension import default_stream
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process.forks import after_fork, lazy, undivided
 from emsworker.core.process.role import claim_role
@@ -66,14 +67,12 @@ class MysqlBroker:
         if self.settings.url is not None:
             return self.settings.url
         with undivided:
-            from emsworker.local.stack import LocalStack
-
-        url = LocalStack().url
-        if url is None:
+            found = default_stream()
+        if found is None:
             raise StoreUnavailable(
                 "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
             )
-        return url
+        return found.url
 
     @property
     def redis_url(self) -> str | None:
@@ -81,9 +80,8 @@ class MysqlBroker:
         if self.settings.redis_url is not None or self.settings.url is not None:
             return self.settings.redis_url
         with undivided:
-            from emsworker.local.stack import LocalStack
-
-        return LocalStack().redis_url
+            found = default_stream()
+        return found.redis_url if found is not None else None
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -29,10 +29,10 @@ from emsworker.core.errors import (
     StoreUnavailable,
     TlsError,
 )
+from emsworker.core.extension import default_url
 from emsworker.core.process.scratch import open_scratch, read_scratch
 from emsworker.core.process.signals import blocked, forget_helper, note_helper, unblock
 from emsworker.core.url import redact
-from emsworker.local.stack import LocalStack
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -263,7 +263,7 @@ def _check(
     try:
         check_serializers(app.settings.serializer, app.settings.accept)
         routes = chosen_routes(app, path, topics, groups)
-        url = url or app.settings.url or LocalStack().url
+        url = url or app.settings.url or default_url()
         if url is None:
             return found_out  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}

@@ -19,7 +19,6 @@ from emsworker.local import LocalDatabase
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims
 from emsworker.store.groups.claims import Claimant
@@ -27,6 +26,7 @@ from emsworker.store.groups.progress import Flush
 from tests.support import rows
 from tests.support.recycling import recycled_database
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 T = TypeVar("T")
