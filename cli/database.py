@@ -50,9 +50,7 @@ def migrate(names: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @click.option(
     "--role",
-    type=click.Choice(
-        ["publisher", "producer", "worker", "beat", "celery", "viewer", "reader", "operator", "sink", "admin"]
-    ),
+    metavar="ROLE",
     help="Whose privileges the user must have, see `ems grants`; by default those of any one role.",
 )
 @common_options

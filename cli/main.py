@@ -24,15 +24,26 @@ from .fan_out import for_each
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _OWN = {
+    "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
     "beat": ("worker", "Run the beat alone: background maintenance."),
     "health": ("health", "Ask a worker that runs with --http for its health."),
     "migrate": ("database", "Create the tables of EMS, or bring them up to date."),
     "check": ("database", "Check everything around EMS and report every problem at once."),
+    "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
     "topics": ("topics", "List, create, change, move, purge and delete topics."),
+    "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
+    "servers": ("servers", "List the servers of EMS_SERVERS, and what is on each; retire one."),
+    "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
+    "top": ("top", "Watch groups live: state, lag, rates, oldest, running, retries and dead letters, and the clients."),
+    "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
     "trace": ("inspect", "Show the producer of a message, and its history in each group."),
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
+    "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
+    "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
+    "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
+    "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
     "audit": ("audit", "List what people have changed by the dashboard, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "completion": ("completion", "Print the shell's completion script for ems."),
@@ -156,10 +167,10 @@ _DENIED = re.compile(r"(\w+) command denied to user \S+ for (?:column '(\w+)' in
 
 def _roles_for(text: str) -> str:
     """Return which roles have the privilege that the server's refusal names, as the end of a sentence."""
-    from emsworker.store.engine.grants import roles_with
+    from emsworker.store.engine.grants import Grants
 
     match = _DENIED.search(text)
-    roles = roles_with(match[1], match[3], match[2]) if match else []
+    roles = Grants(extensions().values()).roles_with(match[1], match[3], match[2]) if match else []
     return f"; the roles that have this privilege: {', '.join(roles)}" if roles else ""
 
 

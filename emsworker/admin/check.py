@@ -210,13 +210,13 @@ def _check_schema(database: Database, version: int) -> Finding:
     return _ok("schema version", str(version))
 
 
-# The role with the most privileges comes first.
-_BY_PRIVILEGES = ("admin", "celery", "beat", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
-
-
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
     """Check the privileges of a role; without one, those of any one role are enough."""
-    roles = _BY_PRIVILEGES if role is None else (role,)
+    known = database.call(lambda session: probe.roles(session, migrated=migrated))
+    if role is not None and role not in known:
+        fix = f"the stream has no tables for this role; there are {', '.join(known)}, and more by `ems migrate --with`"
+        return [_error("role", role, fix)]
+    roles = known if role is None else (role,)
     lacks = {
         one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
         for one in roles

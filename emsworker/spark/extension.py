@@ -5,6 +5,7 @@ from emsworker.core.extension import Command, Extension
 EXTENSION = Extension(
     "spark",
     __package__,
+    rights="emsworker.spark.rights:RIGHTS",
     commands={
         "pipeline": Command(
             "emsworker.spark.commands:pipeline", "Run a job of the data pipeline: reports, archive, restore and others."

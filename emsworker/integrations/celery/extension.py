@@ -2,4 +2,9 @@
 
 from emsworker.core.extension import Extension
 
-EXTENSION = Extension("celery", __package__, services="emsworker.integrations.celery.services:services")
+EXTENSION = Extension(
+    "celery",
+    __package__,
+    rights="emsworker.integrations.celery.rights:RIGHTS",
+    services="emsworker.integrations.celery.services:services",
+)

@@ -105,10 +105,10 @@ def extension_versions(session: Session) -> dict[str, int]:
     return {name: int(version) for name, version in session.rows(_SQL.list_extension_versions)}
 
 
-def used_extensions(session: Session) -> list[Extension]:
-    """Return the installed extensions whose tables the database has."""
+def present_extensions(session: Session) -> list[Extension]:
+    """Return the installed extensions whose tables the database has, and those that have none."""
     found = extension_versions(session)
-    return [one for one in extensions().values() if one.name in found]
+    return [one for one in extensions().values() if one.name in found or not has_tables(one)]
 
 
 def migrate(session: Session, more: Iterable[Extension] = ()) -> list[int]:
@@ -137,7 +137,7 @@ def migrate(session: Session, more: Iterable[Extension] = ()) -> list[int]:
         for version, file in todo.items():
             _run_script(session, file)
             session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
-        wanted = {one.name: one for one in (*more, *used_extensions(session))}
+        wanted = {one.name: one for one in (*more, *present_extensions(session))}
         for one in wanted.values():
             _migrate_extension(session, one)
         return list(todo)
