@@ -28,7 +28,7 @@ CORE = "emsworker.store.engine"
 
 
 @functools.cache
-def _scripts(package: str) -> Mapping[int, Traversable]:
+def _scripts(package: str) -> dict[int, Traversable]:
     """The migrations in a package by version, in order: ``NNNN_title.sql`` files in its folder ``migrations``."""
     folder = files(package) / "migrations"
     found = [item for item in folder.iterdir() if item.name.endswith(".sql")] if folder.is_dir() else []
