@@ -24,9 +24,8 @@ from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.servers import MAIN
 from emsworker.core.times import in_utc
-from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
-from emsworker.publish.transaction import Transaction
+from emsworker.publish.transaction import OutboxTransaction, Transaction
 from emsworker.tasks.decorators import (
     BoundDecorator,
     BoundTransactionalDecorator,

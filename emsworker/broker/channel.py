@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Isolation
+from emsworker.core.servers import ServerRun
+from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.schema import ServerRun
-from emsworker.store.groups.claims import Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
 
 T = TypeVar("T")
 Send = Callable[[Flush], None]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
-from emsworker.core.model import Entry
+from emsworker.core.model import Begun, Entry
 from emsworker.core.process.forks import undivided
 from emsworker.store.cluster import once as store
-from emsworker.store.cluster.once import Begun
 from emsworker.store.engine.database import Database
 
 

@@ -19,9 +19,12 @@ from typing import Any, TypeVar
 from emsworker.broker.channel import Send
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, FenceLost
+from emsworker.core.declaration import check_declared
+from emsworker.core.errors import EmsError, FenceLost, unknown_message
+from emsworker.core.flush import Flush, ResultRow
 from emsworker.core.ids import check_name, new_claim_id, parse_uid, uid_text
 from emsworker.core.model import (
+    Begun,
     Claim,
     ClaimSource,
     Entry,
@@ -41,16 +44,10 @@ from emsworker.core.priority import PRIORITIES
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
 from emsworker.core.selection.filters import EVERYTHING, Filter
-from emsworker.publish.cancel import unknown_message
-from emsworker.publish.catalog import check_declared
-from emsworker.publish.outbox import OutboxTransaction, Sender
+from emsworker.core.servers import ServerRun
+from emsworker.core.work import AvailableWork, Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.outgoing import Outgoing, admit
-from emsworker.publish.transaction import Transaction
-from emsworker.store.cluster.once import Begun
-from emsworker.store.engine.schema import ServerRun
-from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, PollAnswer
-from emsworker.store.groups.progress import Flush
-from emsworker.store.groups.results import ResultRow
+from emsworker.publish.transaction import OutboxTransaction, Sender, Transaction
 
 T = TypeVar("T")
 Now = Callable[[], datetime]

@@ -24,9 +24,10 @@ from emsworker.publish.allocators import open_allocator
 from emsworker.publish.cancel import cancel_sent
 from emsworker.publish.catalog import Catalog
 from emsworker.publish.notifier import Notifier, Wake
-from emsworker.publish.outbox import Outbox, OutboxTransaction, Sender
+from emsworker.publish.outbox import Outbox
 from emsworker.publish.outgoing import Outgoing, admit
 from emsworker.publish.producer import Producer
+from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id

@@ -31,6 +31,7 @@ from emsworker.core.errors import (
     TopicRuleError,
     UnknownMessage,
 )
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process import forks
@@ -42,13 +43,12 @@ from emsworker.core.selection.filters import Filter
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.core.settings import settings_of
 from emsworker.core.url import impatient
-from emsworker.publish.outbox import OutboxTransaction, Sender
 from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.schema import check_version, stream_id_text
-from emsworker.store.groups.results import ResultRow
 from emsworker.store.stream import dedup, outbox
 from emsworker.store.topics import create_topic, get_topic
 

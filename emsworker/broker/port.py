@@ -13,8 +13,8 @@ from emsworker.broker.results import ResultBackend
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import Filter
-from emsworker.publish.outbox import OutboxTransaction, Sender
 from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.transaction import OutboxTransaction, Sender
 
 
 class Broker(Protocol):

@@ -15,8 +15,8 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import ConnectionLostInHandler
 from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
+from emsworker.core.servers import ServerRun
 from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import ServerRun
 from emsworker.tasks.options import HandlerOptions
 
 _REMEMBERED = 10_000

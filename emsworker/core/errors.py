@@ -316,6 +316,25 @@ _GROUP_MARGIN = re.compile(r"^ {0,2}[|+] ", re.MULTILINE)
 _NAMED = re.compile(r"[^\W\d][\w.<>]*(?::|$)")
 
 
+def unknown_topic(name: str) -> UnknownTopic:
+    """The error for a topic that is not there and must not be created."""
+    return UnknownTopic(f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`")
+
+
+def unknown_group(topic: str, name: str) -> UnknownGroup:
+    """The error for a group that is not there and must not be created."""
+    return UnknownGroup(
+        f"topic {topic!r} has no group {name!r} and auto_create is off; "
+        f"create it with `ems groups create {topic} {name}`"
+    )
+
+
+def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
+    """The error for a message that is in none of these topics."""
+    where = f"topic {names[0]!r} has no" if len(names) == 1 else "no topic has the"
+    return UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
+
+
 def error_line(text: str | None) -> str:
     """Return the class and the first line of the message of an error that is stored with its traceback.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
@@ -133,6 +133,20 @@ class Entry(StrEnum):
     DONE = "done"
     BUSY = "busy"
     UNCERTAIN = "uncertain"
+
+
+class Begun(NamedTuple):
+    """Outcome of an attempt to begin an effect.
+
+    Attributes:
+        entry: whether to go ahead.
+        token: identifies this attempt.
+        left_s: seconds that another running attempt may still take.
+    """
+
+    entry: Entry
+    token: bytes
+    left_s: float = 0.0
 
 
 class Outcome(StrEnum):
@@ -269,6 +283,15 @@ class Group:
         changed=False,
         column="ordering",
     )
+
+
+class HandlerRow(NamedTuple):
+    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
+
+    name: str
+    on_error: str
+    ladder: str | None
+    max_attempts: int | None
 
 
 @dataclass(slots=True)
@@ -547,3 +570,19 @@ class Failure:
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
         return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect, error_type, told)
+
+
+class Notice(NamedTuple):
+    """A dead letter of which no hook was told.
+
+    Attributes:
+        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
+    """
+
+    group_id: int
+    partition: int
+    message: tuple[Any, ...]
+    attempts: int
+    reason: str
+    error: str
+    error_type: str

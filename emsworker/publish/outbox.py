@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any
 
 from emsworker.core.errors import (
     EmsError,
@@ -30,8 +30,8 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.publish.outgoing import Outgoing, SendOptions
-from emsworker.publish.transaction import Transaction
+from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
 from emsworker.store.engine.errors import (
@@ -53,41 +53,6 @@ _ROWS, _BYTES, _PACKET_SLACK = 500, 2 << 20, 8192
 _ANY_SERVER_BYTES = 256 << 10  # every server takes this much, so it need not be asked
 _LOOK_S, _LIVELY_S = 0.02, 2.0
 _LOOK_UP_S = 10.0
-
-
-class Sender(Protocol):
-    """The app that sends messages."""
-
-    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message."""
-        ...
-
-    def send_many(
-        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
-    ) -> list[Receipt]:
-        """Send many messages."""
-        ...
-
-    def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
-        """Called for messages that have been committed."""
-        ...
-
-
-class OutboxTransaction(Transaction):
-    """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together."""
-
-    def __init__(self, connection: Any, sender: Sender) -> None:
-        super().__init__(connection)
-        self._sender = sender
-        self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
-
-    def send(self, topic: str, body: Any, **options: Unpack[SendOptions]) -> Receipt:
-        """Send with this transaction; the arguments are those of :meth:`Ems.send`."""
-        return self._sender.send(topic, body, transaction=self, **options)
-
-    def send_many(self, topic: str, bodies: Iterable[Any], **options: Unpack[SendOptions]) -> list[Receipt]:
-        """Send many with this transaction; the arguments are those of :meth:`Ems.send_many`."""
-        return self._sender.send_many(topic, bodies, transaction=self, **options)
 
 
 class Outbox:

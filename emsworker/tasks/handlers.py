@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Group
+from emsworker.core.model import Group, HandlerRow
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import handlers as store
-from emsworker.store.groups.handlers import HandlerRow
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Route
 

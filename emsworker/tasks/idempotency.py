@@ -9,11 +9,10 @@ from typing import Any
 from emsworker.broker.keys import KeyBackend
 from emsworker.core.errors import InvalidName, Retry
 from emsworker.core.ids import decode_key, encode_key
-from emsworker.core.model import Entry
+from emsworker.core.model import Begun, Entry
 from emsworker.core.options import choice, refuse, seconds
 from emsworker.core.process.clock import ticks
 from emsworker.store.cluster import once as store
-from emsworker.store.cluster.once import Begun
 
 KEEP_S = 7 * 86400.0
 RUNNING_S = 60.0

@@ -14,9 +14,8 @@ from emsworker.core.ids import check_name, encode_key
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic, priority_header
 from emsworker.core.options import choice, number, refuse, text, unknown_options
 from emsworker.core.priority import level_for
-from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
+from emsworker.core.schedule import CATCH_UP, Declared, interval_spec, parse_timetable
 from emsworker.store.cluster import schedules
-from emsworker.store.cluster.schedules import Declared
 from emsworker.tasks.task import Task, call_body
 
 

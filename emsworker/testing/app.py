@@ -22,7 +22,7 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.model import Claim, Group, Message, Topic
-from emsworker.store.groups.claims import AvailableWork, Claimant
+from emsworker.core.work import AvailableWork, Claimant
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
 from emsworker.tasks.task import Route

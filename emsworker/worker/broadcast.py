@@ -23,6 +23,7 @@ from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
 from emsworker.consume.gate import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.core.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
@@ -36,7 +37,6 @@ from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import broadcast as store
-from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import TimeLimitExceeded, WorkerLost
-from emsworker.core.model import Message
+from emsworker.core.model import Message, Notice
 from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.groups.notices import Notice, take_notices
+from emsworker.store.groups.notices import take_notices
 from emsworker.tasks.middleware import Hooks
 
 log = logging.getLogger(__name__)

@@ -12,14 +12,22 @@ from dataclasses import dataclass, replace
 
 from emsworker.app import Ems
 from emsworker.core.config import Settings
-from emsworker.core.errors import AccessDenied, EmsError, StoreUnavailable, UnknownGroup, UnknownTopic
+from emsworker.core.declaration import check_declared
+from emsworker.core.errors import (
+    AccessDenied,
+    EmsError,
+    StoreUnavailable,
+    UnknownGroup,
+    UnknownTopic,
+    unknown_group,
+    unknown_topic,
+)
 from emsworker.core.ids import check_name
 from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
 from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
 from emsworker.core.url import redact_url
-from emsworker.publish.catalog import check_declared, unknown_group, unknown_topic
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session

@@ -17,11 +17,12 @@ from emsworker.broker.port import Broker
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, FenceLost, MessageTooLarge, UnknownMessage
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import new_claim_id, parse_uid
 from emsworker.core.model import Claim, ClaimSource, Entry, Group, Isolation, Message, Order, Receipt, Topic, TopicKind
 from emsworker.core.partitioner import numbered
-from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
-from emsworker.store.groups.results import ResultRow
+from emsworker.core.work import AvailableWork, Claimant, NothingClaimed
+from emsworker.store.groups.claims import find_work
 from emsworker.store.stream import outbox
 from tests.support.streams import Stream, failed, flush_of, offsets
 

@@ -10,11 +10,10 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.ids import new_client_id
-from emsworker.core.model import TASK_HEADER, Group, Isolation, Message, Order, Outcome, Topic
+from emsworker.core.model import TASK_HEADER, Group, HandlerRow, Isolation, Message, Order, Outcome, Topic
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
-from emsworker.store.groups.handlers import HandlerRow
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.worker.dead_notices import DeadNotices
 from tests.support import rows

@@ -13,6 +13,7 @@ from pymysql.err import MySQLError
 
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
+from emsworker.core.servers import ServerRun
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
@@ -146,14 +147,6 @@ def stream_id_text(database: str) -> Sql:
 def server_now(session: Session) -> datetime:
     """Return the server's time, in UTC."""
     return utc(session.rows(_SQL.get_now)[0][0])
-
-
-@dataclass(frozen=True)
-class ServerRun:
-    """Identity of the server that answers, and its uptime in whole seconds (at most one too many)."""
-
-    identity: tuple[object, ...]
-    up_s: float
 
 
 def server_run(session: Session) -> ServerRun:
