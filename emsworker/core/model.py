@@ -303,6 +303,9 @@ class NewMessage:
         level: the priority level, one of :func:`levels_of` the topic.
         delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
         dedup_key: the key that only one unfinished message has; kept for ``dedup_window_s`` seconds at least.
+        priority: 0 to 9, if it was sent with one; ``level`` follows from it where the topic is known.
+        is_call: it calls a task.
+        has_own_uid: its sender chose the uid, so an earlier send may have stored it.
         is_urgent: idle consumers are woken for it.
         topic, producer_id: while it is sent: where to, and by whom.
         receipt, error: the end of the send, once it is known.
@@ -316,16 +319,29 @@ class NewMessage:
     body: bytes
     partition: int | None = None
     level: int = 0
-    delay_s: float = 0.0
+    delay_s: float | None = None
     due_at: datetime | None = None
     dedup_key: bytes | None = None
     dedup_window_s: float = 0.0
+    priority: int | None = None
+    is_call: bool = False
+    has_own_uid: bool = False
     is_urgent: bool = True
     topic: Topic | None = None
     producer_id: str = ""
     receipt: Receipt | None = None
     error: EmsError | None = None
     in_doubt: bool = False
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is to be read later."""
+        return self.delay_s is not None or self.due_at is not None
+
+    @property
+    def is_direct(self) -> bool:
+        """True if it can be written to the stream at once, without the outbox."""
+        return self.delay_s is None and self.due_at is None and self.dedup_key is None
 
     @property
     def is_open(self) -> bool:

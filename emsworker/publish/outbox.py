@@ -30,7 +30,6 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.publish.outgoing import Outgoing
 from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
@@ -75,9 +74,7 @@ class Outbox:
         self._idle: deque[Session] = deque()
         self._mover = _Mover(database, notify)
 
-    def send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
-    ) -> list[Receipt]:
+    def send(self, topic: Topic, messages: Sequence[NewMessage], transaction: Any = None) -> list[Receipt]:
         """Store messages, in a transaction of their own or in the caller's.
 
         Args:
@@ -87,24 +84,22 @@ class Outbox:
             TopicDeleted: the topic was deleted meanwhile.
         """
         try:
-            return self._send(topic, outgoing, messages, transaction)
+            return self._send(topic, messages, transaction)
         except AssertionBroken as error:
             raise TopicDeleted(topic.name) from error
 
-    def _send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any
-    ) -> list[Receipt]:
+    def _send(self, topic: Topic, messages: Sequence[NewMessage], transaction: Any) -> list[Receipt]:
         def write(run: dedup.Run) -> list[Receipt]:
             return self._write(run, topic, messages)
 
         if transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
-            if not all(one.is_delayed for one in outgoing):
+            if not all(one.is_delayed for one in messages):
                 self._move(self._database.thread_session())
             return receipts
         receipts = write(partial(foreign.run, transaction))
         if isinstance(transaction, OutboxTransaction):
-            transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+            transaction.written += [(topic, receipt) for receipt in receipts]
         elif not foreign.when_committed(transaction, self._mover.wake):
             self._mover.wake()
         return receipts
@@ -225,9 +220,9 @@ class Outbox:
                 session.drop()  # likewise for an exception of a signal handler
                 raise
             self._commit(session, transaction)
-            if transaction.sent:
+            if transaction.written:
                 self._move(session)
-        sender.after_commit((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
+        sender.after_commit(transaction.sent)
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
         """Commit. If the answer is lost, the messages, if there are any, show whether the commit took effect."""
@@ -254,10 +249,10 @@ class Outbox:
                 ) from error
 
     def _landed(self, transaction: OutboxTransaction) -> bool:
-        created = [(receipt, topic) for _, receipt, topic in transaction.sent if receipt.created]
+        created = [(topic, receipt) for topic, receipt in transaction.written if receipt.created]
         if not created:
             return False
-        receipt, topic = created[0]
+        topic, receipt = created[0]
         uid = parse_uid(receipt.id)
         return bool(self._database.call(lambda session: outbox.find_kept(session, topic.id, [uid])))
 

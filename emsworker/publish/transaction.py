@@ -54,18 +54,24 @@ class Sender(Protocol):
         """Send many messages."""
         ...
 
-    def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
+    def after_commit(self, sent: Iterable[tuple[Outgoing, Receipt]]) -> None:
         """Called for messages that have been committed."""
         ...
 
 
 class OutboxTransaction(Transaction):
-    """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together."""
+    """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together.
+
+    Attributes:
+        sent: what was sent with it, for the hooks after its commit.
+        written: the same, where it was written.
+    """
 
     def __init__(self, connection: Any, sender: Sender) -> None:
         super().__init__(connection)
         self._sender = sender
-        self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
+        self.sent: list[tuple[Outgoing, Receipt]] = []
+        self.written: list[tuple[Topic, Receipt]] = []
 
     def send(self, topic: str, body: Any, **options: Unpack[SendOptions]) -> Receipt:
         """Send with this transaction; the arguments are those of :meth:`Ems.send`."""

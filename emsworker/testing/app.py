@@ -99,7 +99,7 @@ class TestApp:
             EmsError: the app is in a test already.
         """
         before = self.app.broker
-        if isinstance(before, MemoryBroker):
+        if before.in_memory:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
         self._before, self.app.broker = before, self._broker
 
@@ -118,7 +118,7 @@ class TestApp:
     @property
     def sent(self) -> list[Message]:
         """Every message that was sent, in order."""
-        return [kept.read(self._broker.decoder, 1) for kept in self._broker.accepted]
+        return [kept.read(self._broker.decoder, 1) for kept in self._broker.log.accepted]
 
     @property
     def dead(self) -> list[DeadCall]:
@@ -208,7 +208,7 @@ class TestApp:
         if work.retries:
             takes.append(partial(self._channel.take_retries, claimant))
         if work.waiting:
-            takes.append(partial(self._channel.take_waiting, claimant))
+            takes.append(partial(self._channel.take_waiting, claimant, from_partition=work.highest_waiting))
         for take in takes:
             if isinstance(claim := take(), Claim):
                 yield claim

@@ -55,7 +55,6 @@ from emsworker.worker.child_spec import (
 )
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
-from emsworker.worker.placement import served_here
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
@@ -139,7 +138,7 @@ class Child:
 
     def _create(self, app: Ems) -> None:
         """Create all threads; broadcasts that are sent from now on are not missed."""
-        self._served = served_here(app, self._topics_of(app))
+        self._served = app.broker.served(self._topics_of(app))
         self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
         schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]

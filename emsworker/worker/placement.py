@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from emsworker.app import Ems
-from emsworker.broker.placed import PlacedBroker
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError
 from emsworker.core.process.address import name_server
@@ -14,7 +12,7 @@ from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.topics import find_served, find_topics
+from emsworker.store.topics import find_served
 
 log = logging.getLogger(__name__)
 
@@ -27,26 +25,6 @@ def server_urls(settings: Settings, url: str) -> dict[str, str]:
     for one in others:
         name_server(one.name, one.url)
     return {MAIN: url} | {one.name: one.url for one in others}
-
-
-def served_here(app: Ems, topics: Sequence[str]) -> dict[str, bool]:
-    """Return which topics are consumed on the app's home server: those that it keeps, or has kept (false).
-
-    Topics that are nowhere yet are created, if that is allowed; no other server is asked about those that exist.
-
-    Raises:
-        StoreUnavailable: a topic is nowhere yet, and not every server could be asked whether it has it.
-        UnknownTopic: a topic is nowhere, and may not be created.
-    """
-    broker = app.broker
-    if not isinstance(broker, PlacedBroker):
-        return dict.fromkeys(topics, True)
-    placement = parse_servers(app.settings.servers)
-    known = broker.home.database.call(lambda session: find_topics(session, topics))
-    for topic in topics:
-        if topic not in known and place(topic, placement) == broker.home_name:
-            broker.locate(topic)
-    return broker.home.database.call(lambda session: find_served(session, topics))
 
 
 def expected_on(server: str, settings: Settings, found: Mapping[str, Mapping[str, bool]], topic: str) -> bool:

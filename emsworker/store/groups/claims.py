@@ -17,14 +17,13 @@ from typing import Any
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
-from emsworker.core.work import AvailableWork, Claimant, NothingClaimed, PollAnswer
+from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, PollAnswer
 from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import add_flush, send_fenced
 
 _SQL = Statements(__name__)
-_FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a second one 32
 
 
 def args_of(claimant: Claimant) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def args_of(claimant: Claimant) -> dict[str, Any]:
         "batch_bytes": claimant.batch_bytes,
         "claim_id": claimant.claim_id,
         "timeout_s": claimant.group.timeout_s,
-        "few": _FEW,
+        "few": FEW,
         "permitted": int(claimant.permitted),
         "most_isolation": int(claimant.most_isolation),
     }

@@ -86,7 +86,7 @@ class StagedRow:
     @property
     def delay_us(self) -> int | None:
         """Microseconds from the commit of its job until it is due, or ``None`` if it is not delayed."""
-        return round(self.message.delay_s * 1_000_000) or None
+        return round((self.message.delay_s or 0.0) * 1_000_000) or None
 
 
 def begin_task(session: Session, token: bytes) -> None:
