@@ -144,10 +144,17 @@ def _has_no_reader(stream: IO[str]) -> bool:
 
 
 def _failure(error: Exception) -> CommandFailure:
-    from emsworker.core.errors import AccessDenied, AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.errors import (
+        AccessDenied,
+        AppNotFound,
+        ConfigError,
+        Conflict,
+        ConnectionLost,
+        EmsError,
+        InvalidName,
+    )
     from emsworker.core.url import redact
     from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
-    from emsworker.store.engine.errors import Conflict, ConnectionLost
 
     if isinstance(error, ConfigError):
         return WrongUsage([str(problem) for problem in error.problems])

@@ -16,12 +16,11 @@ from typing import Any
 from emsworker.beat.locks import WatchLocks
 from emsworker.core.alarms import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import DiskFull, EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
 from emsworker.store.cluster import alarms as store
 from emsworker.store.cluster.alarms import AlarmDelivery
-from emsworker.store.engine.errors import DiskFull
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
 

@@ -22,11 +22,10 @@ from functools import partial
 from emsworker.consume.attempts import AttemptRecord, one_line
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
+from emsworker.core.errors import ConnectionLost, DecodeError, TimeLimitExceeded, WorkerLost, class_name
 from emsworker.core.ids import process_of, uid_text
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, HandlerRow, Isolation, Outcome
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.schema import server_run
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import handlers as handlers_store

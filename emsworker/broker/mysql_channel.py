@@ -7,13 +7,13 @@ from functools import partial
 from typing import TypeVar
 
 from emsworker.broker.channel import Send, TransactionLost
-from emsworker.core.errors import TransactionEnded
+from emsworker.core.errors import Conflict, ConnectionLost, TransactionEnded, TransactionGone
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Isolation, Order
 from emsworker.core.servers import ServerRun
 from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, is_cut, translate
+from emsworker.store.engine.errors import is_cut, translate
 from emsworker.store.engine.schema import server_run
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims, detaching, ordered, progress, recalling

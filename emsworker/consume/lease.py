@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import REFUSED, EmsError
 from emsworker.core.ids import new_client_id
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -18,7 +18,7 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.servers import MAIN, parse_servers
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import REFUSED, TROUBLES
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)

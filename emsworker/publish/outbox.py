@@ -18,12 +18,16 @@ from functools import partial
 from typing import Any
 
 from emsworker.core.errors import (
+    AssertionBroken,
+    Conflict,
+    ConnectionLost,
     EmsError,
     MessageTooLarge,
     SoftTimeLimitExceeded,
     StoreUnavailable,
     TopicDeleted,
     TransactionEnded,
+    TransactionGone,
     TransactionRolledBack,
 )
 from emsworker.core.ids import parse_uid, uid_text
@@ -33,14 +37,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import (
-    TROUBLES,
-    AssertionBroken,
-    Conflict,
-    ConnectionLost,
-    TransactionGone,
-    translate,
-)
+from emsworker.store.engine.errors import TROUBLES, translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, forwards, outbox
 from emsworker.store.stream.messages import row_bytes

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from emsworker.core.errors import EmsError, MessageTooLarge
+from emsworker.core.errors import (
+    REFUSED,
+    AssertionBroken,
+    Conflict,
+    ConnectionLost,
+    Duplicate,
+    EmsError,
+    MessageTooLarge,
+    TransactionGone,
+)
 from emsworker.core.process import forks
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
@@ -19,15 +28,7 @@ from emsworker.integrations.celery.wakeups import WakeUps
 from emsworker.store.celery import results
 from emsworker.store.celery.results import StoredValue
 from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import (
-    REFUSED,
-    AssertionBroken,
-    Conflict,
-    ConnectionLost,
-    Duplicate,
-    TransactionGone,
-    translate,
-)
+from emsworker.store.engine.errors import translate
 from emsworker.store.engine.schema import check_version, stream_id
 from emsworker.store.engine.session import Session
 

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from emsworker.core.errors import StoreUnavailable
+from emsworker.core.errors import Conflict, ConnectionLost, DiskFull, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
-from emsworker.store.engine.errors import Conflict, ConnectionLost, DiskFull
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.session import Session
 

@@ -14,11 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from emsworker.core.errors import ConnectionLost
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, PollAnswer
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import add_flush, send_fenced

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import AssertionBroken, FenceLost
 from emsworker.core.flush import Flush, storable
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, ClaimState, Failure, Isolation, Order
-from emsworker.store.engine.errors import AssertionBroken
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from emsworker.core.errors import MessageTooLarge
+from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import (
     Part,

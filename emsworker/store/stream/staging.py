@@ -18,9 +18,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emsworker.core.errors import EmsError, UnknownTopic
+from emsworker.core.errors import AssertionBroken, Duplicate, EmsError, UnknownTopic
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Part, Statements, blobs, fill, fill_rows, insertion, literal
 from emsworker.store.stream.guards import topic_id_text
