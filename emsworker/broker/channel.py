@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from emsworker.core.flush import Flush
-from emsworker.core.model import Claim, Isolation
+from emsworker.core.model import Claim, Isolation, Notice
 from emsworker.core.servers import ServerRun
 from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.publish.transaction import Transaction
@@ -112,6 +112,10 @@ class Channel(Protocol):
 
     def was_committed(self, flush: Flush) -> bool:
         """Return whether a flush that finishes a claim was committed, although its answer was lost."""
+        ...
+
+    def take_notices(self, group_ids: Sequence[int], most: int) -> list[Notice]:
+        """Take notices of dead letters of processes that died; no other process gets them."""
         ...
 
     def server_run(self) -> ServerRun:

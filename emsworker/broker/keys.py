@@ -27,6 +27,11 @@ class KeyBackend(Protocol):
         ...
 
 
+def take_in(transaction: Any, key: bytes, ttl_s: float) -> bool:
+    """Return whether a handler's transaction takes a key for the first time; the answer is part of it."""
+    return store.do_in(transaction, key, ttl_s)
+
+
 class MysqlKeys:
     """Keys in the stream's database."""
 

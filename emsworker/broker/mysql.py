@@ -15,10 +15,12 @@ from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, 
 from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
-from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
+from emsworker.core.limits import Limit
+from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process.forks import after_fork, lazy, undivided
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
+from emsworker.core.schedule import Declared
 from emsworker.core.selection.filters import Filter
 from emsworker.core.servers import MAIN
 from emsworker.publish.allocators import open_allocator
@@ -29,9 +31,11 @@ from emsworker.publish.outbox import Outbox
 from emsworker.publish.outgoing import admit
 from emsworker.publish.producer import Producer
 from emsworker.publish.transaction import OutboxTransaction, Sender
+from emsworker.store.cluster import schedules
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
+from emsworker.store.groups import handlers, limits
 from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
@@ -269,6 +273,22 @@ class MysqlBroker:
         if backend == "mysql":
             return MysqlKeys(self.database)
         return self._redis_keys if backend == "redis" and self.redis_url is not None else None
+
+    # -- what workers declare when they start --------------------------------------------------------------------------
+
+    def declare_limit(self, group: Group, limit: Limit) -> Limit:
+        """Set the limit of a group, unless one was set before; return the one that holds."""
+        return self.database.call(lambda session: limits.declare(session, group.id, limit))
+
+    def declare_handlers(self, group: Group, rows: Sequence[HandlerRow]) -> None:
+        """Store how the handlers of a group are charged, for recovery."""
+        self.database.call(lambda session: handlers.declare(session, group.id, rows))
+
+    def declare_schedules(self, declared: Sequence[Declared]) -> None:
+        """Store the schedules of an app."""
+        self.database.call(lambda session: schedules.declare(session, declared))
+
+    # -- the port: its clock and its connections -----------------------------------------------------------------------
 
     def now(self) -> datetime:
         """Return the server's time, in UTC."""

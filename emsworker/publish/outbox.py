@@ -34,9 +34,10 @@ from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
-from emsworker.store.engine.database import Database, until_connected
+from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES, translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, forwards, outbox

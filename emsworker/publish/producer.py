@@ -33,9 +33,9 @@ from emsworker.core.errors import (
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.publish.allocators import Allocator
 from emsworker.publish.notifier import Notifier
-from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.messages import PartitionBatch, Placement, find_uids, next_free_offset, publish, row_bytes
 

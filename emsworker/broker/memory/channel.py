@@ -11,7 +11,7 @@ from emsworker.broker.memory.ending import Ending
 from emsworker.broker.memory.taking import Taking
 from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.flush import Flush
-from emsworker.core.model import Claim, Isolation
+from emsworker.core.model import Claim, Isolation, Notice
 from emsworker.core.servers import ServerRun
 from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.publish.transaction import Transaction
@@ -95,6 +95,10 @@ class MemoryChannel:
     def was_committed(self, flush: Flush) -> bool:
         """Return that it was not: no answer is lost here."""
         return False
+
+    def take_notices(self, group_ids: Sequence[int], most: int) -> list[Notice]:
+        """Return nothing: no process dies here."""
+        return []
 
     def server_run(self) -> ServerRun:
         """Return which server answers: always the same."""

@@ -19,6 +19,7 @@ from emsworker.core.errors import (
     TransactionGone,
 )
 from emsworker.core.process import forks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
 from emsworker.integrations.celery.refusals import Refusals
@@ -27,7 +28,7 @@ from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
 from emsworker.store.celery import results
 from emsworker.store.celery.results import StoredValue
-from emsworker.store.engine.database import Database, until_connected
+from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import translate
 from emsworker.store.engine.schema import check_version, stream_id
 from emsworker.store.engine.session import Session
