@@ -31,8 +31,8 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.core.servers import MAIN
+from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)

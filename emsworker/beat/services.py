@@ -32,7 +32,7 @@ from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.beat.strays import bring_strays_back
 from emsworker.core.config import Settings
 from emsworker.core.servers import MAIN
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 
 Service = Callable[[Session, Settings], float]
 

@@ -7,7 +7,7 @@ import logging
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.errors import Duplicate
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.store.stream.strays import bring_back, find_strays
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.work import AvailableWork, Claimant, NothingClaimed
+from emsworker.store import Session
 from emsworker.store.cluster import clients
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.engine.session import Session
 from emsworker.store.groups import recalling
 from emsworker.store.groups.claims import find_work
 

@@ -16,10 +16,9 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.servers import MAIN, parse_servers
+from emsworker.store import Database, Session
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 

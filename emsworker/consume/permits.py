@@ -12,7 +12,7 @@ from collections import defaultdict
 from emsworker.core.limits import Permit
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.store.groups import limits
 
 # A permit is for about this moment: later starts would add to those that others are granted then.

@@ -36,8 +36,8 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.reconnect import until_connected
 from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.store import Session
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.engine.session import Session
 from emsworker.tasks.broadcast import BroadcastRoute
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from emsworker.core.errors import EmsError
 from emsworker.core.process.address import name_server
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
-from emsworker.store.engine.database import Database
+from emsworker.store import Database, topics
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.topics import find_served
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +24,11 @@ def server_urls(settings: Settings, url: str) -> dict[str, str]:
     for one in others:
         name_server(one.name, one.url)
     return {MAIN: url} | {one.name: one.url for one in others}
+
+
+def served_on(database: Database, names: Sequence[str]) -> dict[str, bool]:
+    """Return which topics a server serves: those that it keeps, or has kept (false)."""
+    return database.call(lambda session: topics.find_served(session, names))
 
 
 def expected_on(server: str, settings: Settings, found: Mapping[str, Mapping[str, bool]], topic: str) -> bool:
@@ -44,7 +48,7 @@ class PlacementWatch(Runnable):
 
     Args:
         database: of the server.
-        topics: of the app.
+        names: of the topics of the app.
         on_change: called after each change, with whether the server serves any of them now.
         on_death: see :class:`Runnable`.
         known: those that it served before, if that is known.
@@ -54,13 +58,13 @@ class PlacementWatch(Runnable):
         self,
         server: str,
         database: Database,
-        topics: Sequence[str],
+        names: Sequence[str],
         on_change: Callable[[bool], None],
         on_death: OnDeath,
         known: set[str] | None = None,
     ) -> None:
         super().__init__(f"ems-placement-{server}", on_death)
-        self._server, self._topics, self._on_change = server, topics, on_change
+        self._server, self._names, self._on_change = server, names, on_change
         self._session = database.session()
         self._known = known
         self._failed = False
@@ -68,7 +72,7 @@ class PlacementWatch(Runnable):
     def step(self) -> None:
         """Compare what the server serves with what it served at the last look."""
         try:
-            served = set(find_served(self._session, self._topics))
+            served = set(topics.find_served(self._session, self._names))
         except (*TROUBLES, EmsError) as error:
             log.debug("cannot look for topics on server %s: %s", self._server, error)
             self._failed = True
