@@ -146,9 +146,16 @@ def _has_no_reader(stream: IO[str]) -> bool:
 
 
 def _failure(error: Exception) -> CommandFailure:
-    from emsworker.core.errors import AccessDenied, AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.errors import (
+        AccessDenied,
+        AppNotFound,
+        ConfigError,
+        Conflict,
+        ConnectionLost,
+        EmsError,
+        InvalidName,
+    )
     from emsworker.core.url import redact
-    from emsworker.store.engine.errors import Conflict, ConnectionLost
 
     if isinstance(error, ConfigError):
         return WrongUsage([str(problem) for problem in error.problems])

@@ -11,8 +11,8 @@ import logging
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
+from emsworker.store import Session
 from emsworker.store.cluster import audit, clients, once
-from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
 from emsworker.store.stream import dedup, holds, intake
 

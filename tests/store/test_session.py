@@ -12,13 +12,12 @@ import pymysql
 import pytest
 from pymysql.cursors import SSCursor
 
-from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
+from emsworker.core.errors import AccessDenied, ConfigError, Conflict, ConnectionLost, SchemaMissing
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
 from emsworker.store.engine import schema
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session

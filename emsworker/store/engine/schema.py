@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
@@ -16,6 +16,7 @@ from pymysql.err import MySQLError
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.extension import Extension, extensions
 from emsworker.core.ids import new_uid
+from emsworker.core.servers import ServerRun
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
@@ -230,14 +231,6 @@ def stream_id_text(database: str) -> Sql:
 def server_now(session: Session) -> datetime:
     """Return the server's time, in UTC."""
     return utc(session.rows(_SQL.get_now)[0][0])
-
-
-@dataclass(frozen=True)
-class ServerRun:
-    """Identity of the server that answers, and its uptime in whole seconds (at most one too many)."""
-
-    identity: tuple[object, ...]
-    up_s: float
 
 
 def server_run(session: Session) -> ServerRun:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from emsworker.core.errors import MessageTooLarge
+from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import (
     Part,
@@ -103,7 +102,7 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
         "level": message.level,
     }
     if message.due_at is None:
-        return fill(_SQL.delayed_row, values | {"delay_us": round(message.delay_s * 1_000_000) + number})
+        return fill(_SQL.delayed_row, values | {"delay_us": round((message.delay_s or 0.0) * 1_000_000) + number})
     due_at = literal(message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds"))
     return fill(_SQL.timed_row, values | {"due_at": due_at, "number": number})
 
