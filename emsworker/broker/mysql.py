@@ -30,6 +30,7 @@ from emsworker.publish.producer import Producer
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
+from emsworker.store.engine.session import never
 from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
@@ -41,15 +42,18 @@ class MysqlBroker:
     Args:
         settings: the app's.
         kind_of: returns the kind with which a topic is created.
+        outlasts_refusal: see :class:`emsworker.store.engine.session.Session`.
 
     Attributes:
         pool: the threads on which coroutines call it.
         wakes: called for each topic that this process has written to.
     """
 
-    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
+    def __init__(
+        self, settings: Settings, kind_of: Callable[[str], TopicKind], outlasts_refusal: Callable[[], bool] = never
+    ) -> None:
         self.settings = settings
-        self._kind_of = kind_of
+        self._kind_of, self._outlasts_refusal = kind_of, outlasts_refusal
         self.pool = ThreadPool(settings.async_threads)
         self.wakes: list[Wake] = []
         after_fork(self._leave_to_parent)
@@ -96,7 +100,12 @@ class MysqlBroker:
             AccessDenied, StoreUnavailable: it cannot be reached.
         """
         claim_role("producer")
-        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
+        database = Database(
+            self.url,
+            self.settings.connect_timeout_s,
+            self.settings.publish_timeout_s,
+            outlasts_refusal=self._outlasts_refusal,
+        )
         database.call(check_version)
         return database
 

@@ -14,6 +14,7 @@ from emsworker.core.errors import (
     Problem,
     SchemaMissing,
     StatementRefused,
+    StoreError,
     TlsError,
 )
 from emsworker.core.process.address import address_name
@@ -49,7 +50,7 @@ _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 _AT_FAULT = frozenset({1054, 1064, 1264, 1364, 1366, 1406, 3819, 4025})
 
 
-class ConnectionLost(Exception):
+class ConnectionLost(StoreError):
     """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
 
 
@@ -57,15 +58,15 @@ class DiskFull(ConnectionLost):
     """The server has no room to write; reads, and changes that need no room, go on."""
 
 
-class Conflict(Exception):
+class Conflict(StoreError):
     """The server aborted this transaction in favour of another; nothing of it was committed."""
 
 
-class TransactionGone(Exception):
+class TransactionGone(StoreError):
     """The lent transaction was committed or rolled back by its borrower."""
 
 
-class Duplicate(Exception):
+class Duplicate(StoreError):
     """A unique key is taken; ``key`` is its name."""
 
     def __init__(self, text: str) -> None:
@@ -73,26 +74,11 @@ class Duplicate(Exception):
         super().__init__(text)
 
 
-class AssertionBroken(Exception):
+class AssertionBroken(StoreError):
     """A condition that a packet states about its own statements did not hold."""
 
 
 REFUSED = (AccessDenied, TlsError)  # of the user, a password, a grant or TLS
-
-TROUBLES = (
-    ConnectionLost,
-    Conflict,
-    TransactionGone,
-    Duplicate,
-    AssertionBroken,
-    StatementRefused,
-    *REFUSED,
-)
-"""All that a call of the store may raise because of the server. No loop that runs by itself ends because of these.
-
-Tables, or a database, that are gone are not among them: what comes back is another stream, and a process must look up
-its topics and groups anew.
-"""
 
 
 def code_of(error: BaseException) -> int:
