@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
@@ -271,6 +272,10 @@ class Group:
     )
 
 
+MESSAGE_COLUMNS = ("uid", "key", "tag", "headers", "body")
+"""What a sender gives, in the order of the statements: it goes along wherever a message is kept. Bytes, or ``None``."""
+
+
 @dataclass(slots=True)
 class NewMessage:
     """Message to be written to the stream.
@@ -304,6 +309,21 @@ class NewMessage:
     error: EmsError | None = None
     in_doubt: bool = False
 
+    @classmethod
+    def of(cls, columns: Iterable[Any], **more: Any) -> NewMessage:
+        """Return the message of a row.
+
+        Args:
+            columns: the values of :data:`MESSAGE_COLUMNS`.
+            more: other fields.
+        """
+        return cls(**dict(zip(MESSAGE_COLUMNS, columns, strict=True)), **more)
+
+    @property
+    def columns(self) -> tuple[bytes | None, ...]:
+        """The values of :data:`MESSAGE_COLUMNS`."""
+        return _columns_of(self)
+
     @property
     def is_open(self) -> bool:
         """True if it is neither confirmed nor refused."""
@@ -323,6 +343,9 @@ class NewMessage:
         if self.partition is not None:
             return numbered(self.level, self.partition)
         return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
+
+
+_columns_of: Callable[[NewMessage], tuple[bytes | None, ...]] = attrgetter(*MESSAGE_COLUMNS)
 
 
 if TYPE_CHECKING:
@@ -352,6 +375,9 @@ class Receipt(Generic[R]):
 
 class Message:
     """Message as passed to a handler.
+
+    Args:
+        row: its offset, the values of :data:`MESSAGE_COLUMNS`, and the time when it was written.
 
     Attributes:
         topic, partition, offset: its place in the stream.

@@ -17,7 +17,7 @@ from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements, split_script
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import PASSED_OVER
-from tests.support.statements import module_of, sql_files
+from tests.support.statements import sql_files, statements_beside
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,7 +147,7 @@ def test_every_named_statement_is_used_and_named_once() -> None:
             line.split()[2] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("-- name:")
         ]
         assert len(names) == len(set(names)), path.name
-        statements = Statements(module_of(path))
+        statements = statements_beside(path)
         code = path.with_suffix(".py").read_text(encoding="utf-8")
         computed = [re.sub(r"{[^}]*}", r"\\w+", name) for name in re.findall(r'_SQL\[f"([^"]+)"\]', code)]
         computed += [r"\w+"] if re.search(r"_SQL\[\w+\]", code) else []
@@ -159,7 +159,7 @@ def test_every_named_statement_is_used_and_named_once() -> None:
             )
             assert used, f"{path.name}: {name} is not used"
     with pytest.raises(AttributeError):
-        _ = Statements("emsworker.store.groups.claims").no_such_statement
+        _ = Statements("emsworker.store.groups.cancel").no_such_statement
 
 
 def test_a_script_is_split_at_the_ends_of_lines() -> None:

@@ -22,8 +22,9 @@ from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import Flush, add_flush, send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 _FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a second one 32
 
 

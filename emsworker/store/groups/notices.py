@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Statements
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 
 class Notice(NamedTuple):
     """A dead letter of which no hook was told.
 
     Attributes:
-        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
+        message: a row of :class:`emsworker.core.model.Message`.
     """
 
     group_id: int
@@ -46,7 +47,8 @@ def take_notices(session: Session, group_ids: Sequence[int], limit: int) -> list
         where = {"group_id": group_id, "partition": partition, "offset": offset}
         rows = session.rows(_SQL.get_dead, where)
         if session.change(_SQL.delete_notice, where) == 1 and rows:  # none if it was requeued meanwhile
-            found.append(Notice(group_id, partition, rows[0][:7], *rows[0][7:]))
+            attempts, reason, error, error_type, *message = rows[0]
+            found.append(Notice(group_id, partition, tuple(message), attempts, reason, error, error_type))
     return found
 
 

@@ -33,9 +33,10 @@ from emsworker.store.groups.claims import (
     retries_claimed,
 )
 from emsworker.store.groups.progress import Flush, send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__)
-_TAKE = Statements("emsworker.store.groups.claims")
+_TAKE = Statements("emsworker.store.groups.claims", **MESSAGE)
 
 
 def take_next(
