@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
-from emsworker.core.errors import ConfigError, DiskFull, EmsError
+from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
 from emsworker.core.servers import MAIN, parse_servers
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
@@ -327,7 +326,7 @@ def _check_room(database: Database) -> list[Finding]:
         probe.check_room(database.thread_session())
     except DiskFull as error:
         return [_error("disk", "full", f"messages cannot be sent: {error}")]
-    except (*TROUBLES, EmsError):
+    except (StoreError, EmsError):
         return []
     return [_ok("disk", "there is room for a message of 64 KB")]
 

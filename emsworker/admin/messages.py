@@ -35,7 +35,7 @@ STEP = 1000
 SCAN = 100_000
 _BODIES_BYTES = 4 << 20
 _ENDLESS = 1 << 62
-_COUNT = whole(1, (1 << 63) - 1)
+_COUNT = whole(1)
 
 
 class StoredMessage:

@@ -41,7 +41,7 @@ class Selection:
 
     start: str | None = option(None, text())
     end: str | None = option(None, text())
-    partition: int | None = option(None, whole(0, (1 << 63) - 1))
+    partition: int | None = option(None, whole(0))
     keys: tuple[str | bytes, ...] = ()
     tags: tuple[str | bytes, ...] = ()
     where: str | None = option(None, text())

@@ -33,7 +33,6 @@ from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.core.servers import MAIN
 from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -236,9 +235,8 @@ class Beat(Runnable):
         try:
             if self.leading:
                 clients.resign(self._session, LEADER_OF_BEAT, self._holder)
-        except (*TROUBLES, EmsError):
-            log.info("could not resign; the lease runs out by itself")
-        self._session.close()
+        finally:
+            self._session.close()
 
 
 def _totals(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

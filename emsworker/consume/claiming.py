@@ -14,7 +14,7 @@ from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import ClaimWrite, PulledClaim
-from emsworker.core.errors import Conflict, FenceLost
+from emsworker.core.errors import Conflict, FenceLost, StoreError
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.partitioner import numbered
@@ -23,7 +23,6 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.work import AvailableWork, Claimant, NothingClaimed
 from emsworker.store import Session
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups import recalling
 from emsworker.store.groups.claims import find_work
 
@@ -134,7 +133,7 @@ class Claiming:
             n: the messages that are delivered at once; under limits only those are claimed.
 
         Raises:
-            Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
+            StoreError: what was taken by a packet that failed is given back by a later call.
         """
         with self.mutex:
             self._begin(in_hand)
@@ -174,7 +173,7 @@ class Claiming:
         """After a gap of the lease, learn which claims are left before more of them is delivered.
 
         Raises:
-            Any of TROUBLES: the server could not be asked.
+            StoreError: the server could not be asked.
         """
         if self._lease.good and self._lease.term != self._term:
             with self.mutex:
@@ -184,7 +183,7 @@ class Claiming:
         """Take a claim of one message of a group in hand, also of one that the poller does not watch, if there is one.
 
         Raises:
-            Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
+            StoreError: what was taken by a packet that failed is given back by a later call.
         """
         with self.mutex:
             self._begin(in_hand)
@@ -281,7 +280,7 @@ class Claiming:
         except FenceLost:  # one of them has another owner, and nothing was kept: the settler writes each by itself
             return NothingClaimed.BUSY
         except BaseException as error:  # also one from outside, after which nobody knows if the packet was committed
-            if isinstance(error, TROUBLES):
+            if isinstance(error, StoreError):
                 if not isinstance(error, Conflict):  # a statement after the COMMIT may have been refused
                     self._doubt(claimant)
                 self._asked = None
@@ -344,7 +343,7 @@ class Claiming:
             return
         try:
             self._limiter.leave()
-        except TROUBLES as error:
+        except StoreError as error:
             log.info("the slot is given up later: %s", error)
         finally:
             self.mutex.release()

@@ -18,13 +18,13 @@ from emsworker.consume.gate import IsolationGate
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded, class_name
+from emsworker.core.errors import FenceLost, StoreError, TimeLimitExceeded, class_name
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.outage import best_effort
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Completer(Runnable):
                 self._look_after(claim_run, ticks())
             except FenceLost:
                 log.warning("the claim of %s is run elsewhere by now", claim_run.claim.place)
-            except TROUBLES as error:
+            except StoreError as error:
                 self._trouble.note("cannot write progress down", error)
             else:
                 self._trouble.over("progress is written down")
@@ -194,10 +194,8 @@ class Completer(Runnable):
             claim_runs = list(self._claim_runs.values())
         with closing(self._broker.channel()) as channel:  # the completer's own thread may be using its channel
             for claim_run in claim_runs:
-                try:
+                with best_effort(log, f"could not give back the claim of {claim_run.claim.place}"):
                     claim_run.give_back(channel)
-                except (*TROUBLES, EmsError) as error:
-                    log.warning("could not give back the claim of %s: %s", claim_run.claim.place, error)
 
     def shut_down(self) -> None:
         """Close the channel."""

@@ -22,16 +22,15 @@ from emsworker.core.model import Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
-from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.process.runnable import Runnable
 from emsworker.core.work import AvailableWork
-from emsworker.store import Database, Session
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
 from emsworker.store.groups.claims import find_work
 from emsworker.store.stream.messages import close_hole
 
 log = logging.getLogger(__name__)
 
-_AWAY_S = 0.5
 # While another thread looks for new messages: between polls, and, as that look costs less than a poll, its share of the
 # shortest pause and of the idle time.
 _RELIEVED_S, _NEWS_SHARE, _NEWS_IDLE_SHARE = 5.0, 0.2, 1 / 30
@@ -56,6 +55,8 @@ class Poller(Runnable):
             other work.
         on_death: see :class:`Runnable`.
     """
+
+    duty = "look for work"
 
     def __init__(
         self,
@@ -95,12 +96,11 @@ class Poller(Runnable):
         self._due_at = math.inf  # when the next known retry, delayed message or schedule is due
         self._blocked = False  # a hole was seen that is not old enough to be closed
         self.looked_at, self._cost_s = ticks(), 0.0
-        self._trouble = Trouble(log)
 
     @property
     def refused_by(self) -> BaseException | None:
         """The error by which the server refuses the user now, or ``None``."""
-        return self._trouble.error if isinstance(self._trouble.error, REFUSED) else None
+        return self.trouble.error if isinstance(self.trouble.error, REFUSED) else None
 
     # -- the groups ----------------------------------------------------------------------------------------------------
 
@@ -301,17 +301,15 @@ class Poller(Runnable):
         notified = self._wait()
         if self.stopping.is_set():
             return
-        try:
-            self._look(notified)
-            if self._also is not None and self._also(self._session, notified):
-                self._note()
-        except TROUBLES as error:
-            self._trouble.note("cannot look for work", error)
-            with self._lock:
-                self._hints, self._open = [], {}  # what was found may have been paused or claimed since
-            self.sleep(_AWAY_S)
-        else:
-            self._trouble.over("can look for work")
+        self._look(notified)
+        if self._also is not None and self._also(self._session, notified):
+            self._note()
+
+    def on_trouble(self, error: Exception) -> None:
+        """Forget what was found: it may have been paused or claimed since."""
+        with self._lock:
+            self._hints, self._open = [], {}
+        super().on_trouble(error)
 
     def _wait(self) -> bool:
         """Wait until the next poll is due; return whether a notification has arrived."""

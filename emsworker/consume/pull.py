@@ -35,6 +35,7 @@ from emsworker.core.errors import (
     Problem,
     Reject,
     Retry,
+    StoreError,
     StoreUnavailable,
     class_name,
     text_of,
@@ -48,7 +49,6 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.reconnect import until_connected
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.selection.filters import Filter
-from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -386,7 +386,7 @@ class PullConsumer:
                 if self._claiming.take(claim_size, n, self._in_hand, left_s):
                     continue
                 trouble = None
-            except TROUBLES as error:  # also a grant that was revoked: it was there when the consumer was opened
+            except StoreError as error:  # also a grant that was revoked: it was there when the consumer was opened
                 trouble = error
                 self._in_hand.wait(min(left_s, _PAUSE_S))
             if left_s <= 0:

@@ -9,11 +9,10 @@ from emsworker.broker.channel import Channel
 from emsworker.consume.claiming import Claiming
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
-from emsworker.core.errors import FenceLost, TimeLimitExceeded
+from emsworker.core.errors import FenceLost, StoreError, TimeLimitExceeded
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +113,7 @@ class Settler(Runnable):
             self._in_hand.confirm([(pulled, write)])
         except FenceLost as error:
             self._in_hand.lose(pulled, error)
-        except TROUBLES as error:
+        except StoreError as error:
             write.in_doubt = True
             self._trouble.note("cannot write down what was settled", error)
             return False

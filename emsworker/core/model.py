@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
@@ -285,6 +286,10 @@ class Group:
     )
 
 
+MESSAGE_COLUMNS = ("uid", "key", "tag", "headers", "body")
+"""What a sender gives, in the order of the statements: it goes along wherever a message is kept. Bytes, or ``None``."""
+
+
 class HandlerRow(NamedTuple):
     """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
 
@@ -333,6 +338,21 @@ class NewMessage:
     error: EmsError | None = None
     in_doubt: bool = False
 
+    @classmethod
+    def of(cls, columns: Iterable[Any], **more: Any) -> NewMessage:
+        """Return the message of a row.
+
+        Args:
+            columns: the values of :data:`MESSAGE_COLUMNS`.
+            more: other fields.
+        """
+        return cls(**dict(zip(MESSAGE_COLUMNS, columns, strict=True)), **more)
+
+    @property
+    def columns(self) -> tuple[bytes | None, ...]:
+        """The values of :data:`MESSAGE_COLUMNS`."""
+        return _columns_of(self)
+
     @property
     def is_delayed(self) -> bool:
         """True if it is to be read later."""
@@ -364,6 +384,9 @@ class NewMessage:
         return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
 
 
+_columns_of: Callable[[NewMessage], tuple[bytes | None, ...]] = attrgetter(*MESSAGE_COLUMNS)
+
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
 
@@ -391,6 +414,9 @@ class Receipt(Generic[R]):
 
 class Message:
     """Message as passed to a handler.
+
+    Args:
+        row: its offset, the values of :data:`MESSAGE_COLUMNS`, and the time when it was written.
 
     Attributes:
         topic, partition, offset: its place in the stream.
@@ -592,7 +618,7 @@ class Notice(NamedTuple):
     """A dead letter of which no hook was told.
 
     Attributes:
-        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
+        message: a row of :class:`Message`.
     """
 
     group_id: int

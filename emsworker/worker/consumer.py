@@ -26,7 +26,7 @@ from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.suspects import Suspects
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import FenceLost, StoreError
 from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Isolation, Order, Topic
@@ -36,7 +36,6 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
 from emsworker.worker.recycler import Allowance, Recycler
@@ -149,7 +148,7 @@ class Consumer(Runnable):
                 return
             self._take_and_run()
             self._trouble.over(f"{self.name} has a connection")
-        except TROUBLES as error:
+        except StoreError as error:
             if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
                 self._trouble.note(f"{self.name} lost its connection", error)
             if self._in_doubt or self._client_id is None:
@@ -279,7 +278,7 @@ class Consumer(Runnable):
         except FenceLost:
             log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
-        except TROUBLES as error:
+        except StoreError as error:
             self._before, self._interrupted = claim_run.unfinished(), claim_run
             if isinstance(error, LostUnderHandler):
                 self._lost_run = error.run, process.losses.note(error.run)
@@ -368,6 +367,6 @@ class Consumer(Runnable):
             try:
                 self._start_anew()
                 break
-            except TROUBLES:
+            except StoreError:
                 forks.Event().wait(_LEASE_WAIT_S)
         self._channel.close()

@@ -28,9 +28,8 @@ from emsworker.beat.leader import BeatHealth, Beats
 from emsworker.consume.suspects import SHARED_BYTES, SPARE_S
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
-from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.outage import Outage
+from emsworker.core.process.outage import Outage, best_effort
 from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.scratch import open_scratch
 from emsworker.core.process.signals import blocked, ignore_stops
@@ -39,7 +38,6 @@ from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
 from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES
 from emsworker.worker.child_spec import (
     AWAY,
     ENDING,
@@ -444,10 +442,8 @@ class Supervisor:
         self._stop(signal.SIGTERM)
 
     def _end_leases(self, slot: _Slot) -> None:
-        try:
+        with best_effort(log, f"could not end the leases of child {slot.number}; they run out by themselves"):
             clients.delete_process(self._sessions[slot.server], slot.process_id)
-        except (*TROUBLES, EmsError) as error:
-            log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ def test_wrong_topic_settings_are_refused_all_at_once(ems: Ems, url: str) -> Non
     assert ems("topics", "change", "nix", "--rule", "r").code == 1
 
 
-def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
+def test_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
     ems.ok("topics", "create", "sifted")
     options = ("--tag", "b", "--tag", "a", "--header", "region=e=u")
     made = ems.ok("groups", "create", "sifted", "some", *options, "--json").json
@@ -136,7 +136,7 @@ def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
         assert refused.code == 2 and wrong[0] in refused.err
 
 
-def test_r22_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
+def test_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
     ems.ok("topics", "create", "slow")
     ems.ok("groups", "create", "slow", "g")
     limit = ("groups", "limit", "slow", "g")
@@ -277,7 +277,7 @@ def test_send_takes_the_options_of_a_message(ems: Ems, url: str) -> None:
         assert done.code == 2 and said in done.err, done
 
 
-def test_r23_priorities(ems: Ems) -> None:
+def test_priorities(ems: Ems) -> None:
     ems.ok("topics", "create", "plain")
     refused = ems("send", "plain", "1", "--priority", "7")
     assert (refused.code, len(refused.err.splitlines())) == (1, 1) and "topics change plain" in refused.err

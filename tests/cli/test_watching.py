@@ -9,7 +9,7 @@ from tests.support.servers import connect
 from tests.support.webhooks import receiver
 
 
-def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) -> None:
+def test_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) -> None:
     assert ems.ok("topics", "create", "news", "--kind", "broadcast", "--json").json["kind"] == "broadcast"
     done = ems("groups", "create", "news", "g")
     assert done.code == 2 and done.errors[0].startswith("Error: topic = 'news': is a broadcast topic")
@@ -22,7 +22,7 @@ def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) 
     assert [row["reader"] for row in ems.ok("readers", "list", "news", "--json").json] == ["cache/b/0"]
 
 
-def test_i4_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Database, url: str) -> None:
+def test_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Database, url: str) -> None:
     def take() -> TakenIn:
         return stream.call(lambda session: take_in(session, Settings(), 10))
 
@@ -46,7 +46,7 @@ def test_i4_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Databa
     assert ems.ok("refused", "list", "--json").json == []
 
 
-def test_a7_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
+def test_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
     with receiver() as web:
         options = ["--on", "oldest", "--above", "5m", "--for", "30s", "--webhook", web.url, "--json"]
         made = ems.ok("alarms", "create", "late", *options).json

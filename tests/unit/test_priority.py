@@ -1,4 +1,4 @@
-"""R23: levels of priority, the partitions that carry them, and who comes next."""
+"""Levels of priority, the partitions that carry them, and who comes next."""
 
 from collections import Counter
 from typing import Any

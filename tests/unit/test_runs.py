@@ -1,4 +1,4 @@
-"""R24: the limits of a run, as its handler sees and moves them."""
+"""The limits of a run, as its handler sees and moves them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from emsworker.core.run import UNWATCHED
 from emsworker.tasks.options import HandlerOptions
 
 
-def test_r24_the_limits_of_a_run() -> None:
+def test_the_limits_of_a_run() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
     claim = Claim(1, 0, 5, 9, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message])
     claim_run = ClaimRun(claim, 1, 60.0, 0)
@@ -40,7 +40,7 @@ def test_r24_the_limits_of_a_run() -> None:
         run.extend(1)
 
 
-def test_r24_a_batch_has_its_time_together() -> None:
+def test_a_batch_has_its_time_together() -> None:
     messages = [
         Message("t", 0, (offset, bytes([offset]) * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
         for offset in (5, 6)
@@ -60,7 +60,7 @@ def test_r24_a_batch_has_its_time_together() -> None:
     assert first.time_left == 0.0
 
 
-def test_r24_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
+def test_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
     claim_run = ClaimRun(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message]), 1, 60.0, 0)
     now = ticks()

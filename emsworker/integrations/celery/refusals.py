@@ -7,16 +7,12 @@ import sys
 from collections.abc import Iterator
 
 from emsworker.core.errors import REFUSED, ConnectionLost
-from emsworker.store.engine.session import outlives_refusals
 
 
 def in_task() -> bool:
     """Return whether this thread runs a task: nobody repeats what it could not send, such as the rest of a chain."""
     state = sys.modules.get("celery._state")  # kombu alone has none
     return state is not None and state.get_current_worker_task() is not None
-
-
-outlives_refusals.append(in_task)
 
 
 class Refusals:

@@ -88,7 +88,7 @@ def membership_grant(user: str) -> str:
     Args:
         user: ``'user'@'host'``, quoted.
     """
-    return _SQL.grant_membership.format(user=user)
+    return _SQL.grant_membership % {"user": user}
 
 
 def _standing_in_group(connection: Connection, group: str, single: bool) -> Standing:

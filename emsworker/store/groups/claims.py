@@ -22,8 +22,9 @@ from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, Po
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import add_flush, send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 
 def args_of(claimant: Claimant) -> dict[str, Any]:

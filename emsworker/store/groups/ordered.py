@@ -27,9 +27,10 @@ from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.claims import add_bodies, args_of, claim_of, fill, open_packet, retries_claimed
 from emsworker.store.groups.progress import send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__)
-_TAKE = Statements("emsworker.store.groups.claims")
+_TAKE = Statements("emsworker.store.groups.claims", **MESSAGE)
 
 
 def take_next(

@@ -18,8 +18,9 @@ from emsworker.store.groups import blocking
 from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import add_results
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 _NAME = 190  # characters of a task's name or an error's class
 _TASK_PATH = f'$."{TASK_HEADER}"'
 

@@ -12,7 +12,7 @@ SELECT 1 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s LIM
 
 -- name: read_first
 -- Without locks: what two processes read at once is accepted once.
-SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), due_at) / 1000000, 0)
+SELECT `partition`, producer_id, level, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), due_at) / 1000000, 0), {message_columns}
 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s ORDER BY due_at, uid LIMIT %(limit)s
 
 -- name: list_waiting

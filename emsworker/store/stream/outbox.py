@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from zlib import crc32
 
 from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge
@@ -31,10 +30,11 @@ from emsworker.store.engine.sql import (
     join,
     literal,
 )
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import topic_id_text
 from emsworker.store.stream.messages import PartitionBatch, Placement, add_batch, find_uids
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,8 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
     """Return a row of the outbox; a microsecond per row keeps rows that are due at the same time in order."""
     values: dict[str, Part] = {
         "topic_id": topic_id,
-        "uid": literal(message.uid),
         "partition": literal(message.partition),
-        "blobs": blobs((message.key, message.tag, message.headers, message.body, message.producer_id.encode())),
+        "message": blobs((*message.columns, message.producer_id.encode())),
         "level": message.level,
     }
     if message.due_at is None:
@@ -167,9 +166,13 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
             session.rollback()
             return 0
         packet = session.packet()
-        for batch in _batches(rows, due):
+        messages = [
+            NewMessage.of(columns, partition=partition, level=level, producer_id=producer_id)
+            for partition, producer_id, level, *columns in rows
+        ]
+        for batch in _batches(messages, due):
             add_batch(packet, batch)
-        uids = [row[0] for row in rows]
+        uids = [message.uid for message in messages]
         for text in delete_texts(due.topic_id, uids):
             packet.add(text)
         packet.commit()
@@ -182,13 +185,10 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
     return session.again_on_conflict(lambda: work(session))
 
 
-def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
+def _batches(messages: Iterable[NewMessage], due: Due) -> list[PartitionBatch]:
     places: dict[int, list[NewMessage]] = {}
-    for uid, partition, key, tag, headers, body, producer_id, level in rows:
-        message = NewMessage(uid, key, tag, headers, body, partition, level)
-        number = message.place(due.partitions, crc32(uid))
-        message.producer_id = producer_id
-        places.setdefault(number, []).append(message)
+    for message in messages:
+        places.setdefault(message.place(due.partitions, crc32(message.uid)), []).append(message)
     return [PartitionBatch(due.topic_id, place, messages, Placement()) for place, messages in sorted(places.items())]
 
 

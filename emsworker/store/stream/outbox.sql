@@ -7,10 +7,10 @@ INSERT INTO %(database)s.ems_outbox VALUES
 
 -- name: delayed_row
 -- A microsecond more in each row keeps the rows in order.
-(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
+(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(partition)s,%(message)s,UTC_TIMESTAMP(6),%(level)s)
 
 -- name: timed_row
-(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
+(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(partition)s,%(message)s,UTC_TIMESTAMP(6),%(level)s)
 
 -- name: keep_first
 -- Idempotent if repeated after a lost answer: the uid is unique. This is the one column that a producer may change.
@@ -33,7 +33,7 @@ SELECT 0, '', 0, 0.0 FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE
 
 -- name: lock_due
 -- Concurrent relays share the work; each row is moved by the relay that locks it.
-SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level FROM ems_outbox FORCE INDEX (PRIMARY)
+SELECT `partition`, producer_id, level, {message_columns} FROM ems_outbox FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROSECOND ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: delete_moved
