@@ -18,6 +18,7 @@ import pytest
 
 from emsworker import Ems as App
 from emsworker.admin import Admin
+from emsworker.admin.audit import name_of_system_user
 from emsworker.core.errors import StoreUnavailable
 from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
@@ -351,7 +352,17 @@ def test_cancel_and_purge(ems: Ems, url: str) -> None:
     sent = ems.ok("send", "t", "1", "--json").json
     shown = ems.ok("cancel", "t", sent["id"], "--json").json
     assert shown == {"topic": "t", "id": sent["id"], "was": "waiting"}
-    assert ems.ok("trace", sent["id"], "--json").json[0]["kind"] == "cancelled"
+    told = ems.ok("trace", sent["id"], "--json").json[0]
+    actor = name_of_system_user()
+    assert (told["kind"], told["cancelled_by"]) == ("cancelled", actor) and "@" in actor
+    assert ems.ok("cancel", "t", sent["id"], "--json").json["was"] == "cancelled before"  # changes and records nothing
+    later = ems.ok("send", "t", "2", "--delay", "1h", "--json").json["id"]
+    assert ems.ok("cancel", "t", later).err == ""
+    assert ems.ok("trace", later, "--json").json[0]["cancelled_by"] == actor
+    audit = ems.ok("audit", "--json").json
+    assert [(one["actor"], one["action"], one["target"], one["changed"]) for one in audit] == [
+        (actor, "cancel message", f"t {id_}", 1) for id_ in (later, sent["id"])
+    ]
     missing = ems("cancel", "t", "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
     assert (missing.code, len(missing.errors)) == (1, 1)
     assert ems("cancel", "t", "x").code == 2

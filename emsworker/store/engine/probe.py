@@ -122,6 +122,11 @@ def has_privileges(session: Session, role: str, allow: Sequence[str] = ()) -> bo
     return True
 
 
+def may_insert(session: Session, table: str) -> bool:
+    """Return whether the user may insert into a table of EMS; no row is touched."""
+    return _allowed(session, _try("INSERT", table, table_columns()[table]))
+
+
 def _missing_for_migration(session: Session) -> Iterator[str]:
     tries = (_SQL.try_create, _SQL.try_alter, _SQL.try_index)
     for privilege, statement in zip(MIGRATION_PRIVILEGES, tries, strict=True):
@@ -170,5 +175,6 @@ __all__ = [
     "idle_timeouts",
     "largest_limit",
     "longest_timeout",
+    "may_insert",
     "missing_privileges",
 ]
