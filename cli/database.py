@@ -15,20 +15,26 @@ from .output import print_done, print_rows
 def migrate(as_json: bool) -> None:
     """Create the tables of EMS, or bring them up to date.
 
-    Harmless when repeated, and when two do it at once. The database itself must exist; the user needs CREATE, ALTER and
-    INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
+    Harmless when repeated, and when two do it at once. Tables that were dropped are put back empty, unless they hold
+    the stream itself; a table of somebody else that has the name of one of EMS is refused by name. The database itself
+    must exist; the user needs CREATE, ALTER and INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
     """
-    from emsworker.store.engine.schema import current_version
+    from emsworker.store.engine.schema import current_version, put_back
     from emsworker.store.engine.schema import migrate as apply
 
     database = open_stream().database(check_schema=False)
     applied = database.call(apply)
+    restored = database.call(put_back)
     version = database.call(current_version)
-    if applied:
+    if restored:
+        sentence = (
+            f"Put back, empty: {', '.join(restored)}; what they held is lost. The tables are of version {version}."
+        )
+    elif applied:
         sentence = f"The tables are of version {version} now (applied: {', '.join(map(str, applied))})."
     else:
         sentence = f"The tables are of version {version} already; nothing to do."
-    print_done({"applied": applied, "version": version}, sentence, as_json)
+    print_done({"applied": applied, "restored": restored, "version": version}, sentence, as_json)
 
 
 @click.command()

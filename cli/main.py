@@ -44,7 +44,7 @@ _COMMANDS = {
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
     "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
     "web": ("web", "Run the dashboard, a web site."),
-    "audit": ("web", "List what people changed by the dashboard, or cancelled."),
+    "audit": ("web", "List what people changed by the dashboard, or cancelled, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "pipeline": ("pipeline", "Run a job of the data pipeline: reports, archive, restore and others."),
     "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),

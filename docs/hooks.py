@@ -17,7 +17,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.core.options import options_of
 from emsworker.core.settings import settings_of
 from emsworker.store.engine.grants import ALLOWANCES, ROLES, Columns, privileges, roles_allowed
-from emsworker.store.engine.schema import table_columns
+from emsworker.store.engine.tables import table_columns
 from emsworker.tasks.middleware import Middleware
 
 _CLI = "emsworker.cli.main"

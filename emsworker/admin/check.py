@@ -20,6 +20,7 @@ from emsworker.store.engine.errors import TROUBLES, DiskFull
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.tables import find_faults
 from emsworker.store.stream import intake
 from emsworker.store.stream.messages import fitting_body, packet_of
 from emsworker.store.topics import list_pointers
@@ -112,8 +113,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     except EmsError as error:
         return [_error("connection", url, redact(str(error)))]
     findings = [_ok("connection", redact(url)), *_check_server(facts)]
-    version = database.call(schema.current_version)
-    findings.append(_check_schema(database, version))
+    version, found = _check_schema(database)
+    findings += found
     findings += _check_topology(database)
     if facts.read_only:
         fix = (
@@ -202,12 +203,23 @@ def _check_binlog(facts: ServerFacts) -> Iterator[Finding]:
         yield _error("binlog_format", kind, fix)
 
 
-def _check_schema(database: Database, version: int) -> Finding:
+def _check_schema(database: Database) -> tuple[int, list[Finding]]:
+    """Return the version of the tables, 0 if they cannot be used, and what is wrong with them."""
+    try:
+        version = database.call(schema.current_version)
+        faults = database.call(lambda session: find_faults(session, version))
+    except EmsError as error:
+        return 0, [_error("schema version", "unknown", str(error))]
     try:
         database.call(schema.check_version)
+        findings = [_ok("schema version", str(version))]
     except EmsError as error:
-        return _error("schema version", str(version), str(error))
-    return _ok("schema version", str(version))
+        findings = [_error("schema version", str(version), str(error))]
+    lost = "`ems migrate` puts it back, empty, or says why it cannot; restore a backup if what it held matters"
+    findings += [_error("table", f"{table} is missing", lost) for table in faults.missing]
+    return version, findings + [
+        _error("table", table, schema.foreign_table(table, lacks)) for table, lacks in faults.foreign.items()
+    ]
 
 
 # The role with the most privileges comes first.

@@ -348,6 +348,31 @@ def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
     assert rows(url, "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == [(0,)]
 
 
+def test_tables_that_are_missing_or_foreign_are_told_by_name(ems: Ems, url: str) -> None:
+    def told() -> list[tuple[str, str]]:
+        checked = ems("check", "--json")
+        assert checked.code == 1 and "Traceback" not in checked.err
+        return [(one["name"], one["value"]) for one in checked.json if one["severity"] == "error"]
+
+    with connect(url, autocommit=True) as sql, sql.cursor() as cursor:
+        cursor.execute("DROP TABLE ems_alarm")
+        cursor.execute("ALTER TABLE ems_retry DROP COLUMN last_error")
+        assert told() == [("table", "ems_alarm is missing"), ("table", "ems_retry")]
+        refused = ems("migrate")
+        assert refused.code == 1 and len(refused.errors) == 1 and "ems_retry has no column last_error" in refused.err
+        cursor.execute("DROP TABLE ems_retry")
+        assert "Put back, empty: ems_retry, ems_alarm" in ems.ok("migrate").out
+        assert ems.ok("migrate", "--json").json["restored"] == []
+        assert ems("check").code == 0
+        cursor.execute("RENAME TABLE ems_schema_version TO kept")
+        cursor.execute("CREATE TABLE ems_schema_version (id INT)")
+        assert [name for name, _ in told()] == ["schema version"]
+        refused = ems("migrate")
+        assert refused.code == 1 and len(refused.errors) == 1 and "ems_schema_version has no columns" in refused.err
+        cursor.execute("DROP TABLE ems_schema_version")
+        cursor.execute("RENAME TABLE kept TO ems_schema_version")
+
+
 def test_cancel_and_purge(ems: Ems, url: str) -> None:
     sent = ems.ok("send", "t", "1", "--json").json
     shown = ems.ok("cancel", "t", sent["id"], "--json").json

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from emsworker.core.errors import InvalidName
-from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.sql import Statements
 from emsworker.store.engine.standing import membership_grant
+from emsworker.store.engine.tables import table_columns
 
 _SQL = Statements(__name__)
 ROLES = ("publisher", "producer", "worker", "beat", "celery", "viewer", "reader", "operator", "sink", "admin")

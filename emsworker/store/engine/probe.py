@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
 from emsworker.store.engine.grants import VERBS, needs
-from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join
+from emsworker.store.engine.tables import table_columns
 
 _SQL = Statements(__name__)
 

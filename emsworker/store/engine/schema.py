@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
 from pymysql.err import MySQLError
 
+from emsworker.core.counted import plural
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
 from emsworker.core.ids import new_uid
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_script
+from emsworker.store.engine.tables import find_faults, migrations
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
-
-
-def _migrations() -> dict[int, Traversable]:
-    folder = files("emsworker.store.engine") / "migrations"
-    return {int(item.name[:4]): item for item in folder.iterdir() if item.name.endswith(".sql")}
+_NAMED = 3
+# Beside the rest, an empty one says that messages, or places in the stream, never were.
+_STREAM = frozenset({"ems_topic", "ems_topic_guard", "ems_partition", "ems_message", "ems_group", "ems_cursor"})
 
 
 def versions() -> list[int]:
     """Return the schema versions that there are, in order."""
-    return sorted(_migrations())
+    return sorted(migrations())
 
 
 def latest_version() -> int:
     """Return the schema version that this code works with."""
     return versions()[-1]
-
-
-def table_columns() -> dict[str, str]:
-    """Return every table of the schema with the name of its first column, as the migrations create them."""
-    script = "\n".join(file.read_text(encoding="utf-8") for _, file in sorted(_migrations().items()))
-    return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*`?(\w+)", script, re.MULTILINE))
 
 
 def check_server(session: Session) -> None:
@@ -74,22 +68,63 @@ def migrate(session: Session) -> list[int]:
         the versions that were applied.
 
     Raises:
-        SchemaMissing: another migration holds the lock, or the database is newer than this code.
+        SchemaMissing: another migration holds the lock, the database is newer than this code, or it has a foreign
+            table with the name of one of ours. Nothing was changed.
     """
     if session.rows(_SQL.lock_migration)[0][0] != 1:
         raise SchemaMissing(
             "another `ems migrate` has been running for 30 seconds; wait for it, or look at SHOW PROCESSLIST"
         )
     try:
+        _refuse_foreign(session, 1, ("ems_schema_version",))  # its own columns tell the version
         current = current_version(session)
+        if current <= latest_version():
+            _refuse_foreign(session, max(current, 1))
         if current > latest_version():
             raise _mismatch(current)
-        todo = {version: file for version, file in sorted(_migrations().items()) if version > current}
+        todo = {version: file for version, file in sorted(migrations().items()) if version > current}
         for version, file in todo.items():
             _apply(session, version, file)
         return list(todo)
     finally:
         session.rows(_SQL.unlock_migration)
+
+
+def _refuse_foreign(session: Session, version: int, tables: Collection[str] | None = None) -> None:
+    """Refuse before the first statement: CREATE TABLE IF NOT EXISTS would pass over a table of somebody else."""
+    foreign = find_faults(session, version).foreign
+    for table in foreign if tables is None else [table for table in tables if table in foreign]:
+        raise SchemaMissing(foreign_table(table, foreign[table]))
+
+
+def foreign_table(table: str, lacks: Sequence[str]) -> str:
+    """Return the error message for a table that has the name of one of ours, and lacks columns."""
+    more = f" and {len(lacks) - _NAMED} more" if len(lacks) > _NAMED else ""
+    columns = plural(len(lacks), "column")
+    return (
+        f"table {table} has no {columns} {', '.join(lacks[:_NAMED])}{more}: it is not made by this version of EMS; "
+        "rename or drop it, or give EMS a database of its own"
+    )
+
+
+def put_back(session: Session) -> list[str]:
+    """Create the tables that are missing although their version was applied, empty; return their names.
+
+    Raises:
+        SchemaMissing: one of them holds the stream itself. Nothing was changed.
+    """
+    version = current_version(session)
+    missing = find_faults(session, version).missing
+    if lost := [table for table in missing if table in _STREAM]:
+        raise SchemaMissing(
+            f"of the tables of the stream itself, {', '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing; "
+            "restore the database from a backup, or drop all tables of EMS to begin anew"
+        )
+    for made, file in sorted(migrations().items()) if missing else ():
+        if made <= version:
+            for statement in read_script(file):
+                session.send(statement)
+    return list(missing)
 
 
 def _apply(session: Session, version: int, file: Traversable) -> None:
