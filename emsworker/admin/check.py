@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from emsworker.admin.servers import Servers
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, EmsError
-from emsworker.core.servers import MAIN, parse_servers
-from emsworker.core.url import DatabaseUrl, redact, redact_url
+from emsworker.core.servers import MAIN, check_apart, parse_servers
+from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES, DiskFull
@@ -28,6 +29,7 @@ from emsworker.store.topics import list_pointers
 T = TypeVar("T")
 
 _CLOCK_LIMIT_S = 1.0
+_ASK_S = 3.0  # for another server to answer
 
 
 class Severity(StrEnum):
@@ -127,6 +129,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     if version > 0:
         findings += _patiently(database, _check_engines)
         findings += _patiently(database, lambda session: _check_pointers(session, settings))
+        findings += _check_apart(url, database, settings)
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
@@ -285,6 +288,20 @@ def _check_pointers(session: Session, settings: Settings) -> list[Finding]:
         for server, topic, count in list_pointers(session)
         if server not in named
     ]
+
+
+def _check_apart(url: str, database: Database, settings: Settings) -> list[Finding]:
+    """Find names of servers that lead to one stream; those that do not answer are checked by themselves (--server)."""
+    others = {one.name: one.url for one in parse_servers(settings.servers) if one.url != url}
+    databases = {MAIN: database} | {
+        name: Database(impatient(other, _ASK_S), _ASK_S, _ASK_S) for name, other in others.items()
+    }
+    found = Servers(databases).ask(lambda _, one: one.call(schema.stream_id)) if others else {}
+    try:
+        check_apart({name: stream for name, stream in found.items() if isinstance(stream, str)})
+    except ConfigError as error:
+        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems]
+    return []
 
 
 def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:

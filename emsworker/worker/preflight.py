@@ -18,6 +18,7 @@ from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
 from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
+from emsworker.core.servers import check_apart
 from emsworker.core.url import redact_url
 from emsworker.publish.catalog import check_declared, unknown_group, unknown_topic
 from emsworker.store.engine import probe, schema
@@ -80,6 +81,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
     Raises:
         StoreUnavailable: all are away.
         ServerUnsupported, SchemaMissing, AccessDenied: one of them cannot be used.
+        ConfigError: two of them are one.
     """
     found: dict[str, Database] = {}
     away: list[StoreUnavailable] = []
@@ -90,6 +92,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
             away.append(error)
     if not found:
         raise away[0]
+    check_apart({name: database.call(schema.stream_id) for name, database in found.items()})
     return found
 
 
