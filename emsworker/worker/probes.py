@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from emsworker.beat.leader import BeatHealth
 from emsworker.core.errors import EmsError
@@ -36,7 +37,11 @@ def worker_routes(
         children = {state.value: states[state] for state in ChildState}
         return Answer(200, render_worker(metrics, children, now.starts, counts), METRICS)
 
-    return {**_probes(health), "metrics": page}
+    def of_beat() -> dict[str, Any]:
+        led = beat()
+        return {} if led is None else {"beat": led.to_json(led.unready)}
+
+    return {**_probes(health, of_beat), "metrics": page}
 
 
 def beat_routes(health: Callable[[], BeatHealth]) -> Mapping[str, Route]:
@@ -53,12 +58,20 @@ def beat_routes(health: Callable[[], BeatHealth]) -> Mapping[str, Route]:
     return {**_probes(health), "metrics": page}
 
 
-def _probes(health: Callable[[], WorkerHealth] | Callable[[], BeatHealth]) -> dict[str, Route]:
+def _probes(
+    health: Callable[[], WorkerHealth] | Callable[[], BeatHealth], more: Callable[[], dict[str, Any]] = dict
+) -> dict[str, Route]:
+    """Return the probes.
+
+    Args:
+        more: returns what an answer shows beside the health it is for.
+    """
+
     def probe(judge: Callable[[WorkerHealth | BeatHealth], str]) -> Route:
         def answer(_: HttpRequest) -> Answer:
             now = health()
             problem = judge(now)
-            return Answer.of_json(now.to_json(problem), 503 if problem else 200)
+            return Answer.of_json(now.to_json(problem) | more(), 503 if problem else 200)
 
         return answer
 
