@@ -318,30 +318,24 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
     another leads at once.
     """
     from emsworker.beat.leader import Beats, run_beat
-    from emsworker.core.errors import AccessDenied, StoreUnavailable
+    from emsworker.core.errors import AccessDenied
     from emsworker.core.process.outage import Outage
     from emsworker.observe.logs import configure_logging
     from emsworker.store.engine.schema import server_facts
     from emsworker.worker.banner import log_beat
-    from emsworker.worker.preflight import BEAT, check_stream
+    from emsworker.worker.preflight import BEAT, check_streams
     from emsworker.worker.probes import beat_routes
 
     claim_role("beat")
     configure_logging(log_level, log_format, log_repeats)
     stream = open_main()
-    server, away = "", list[StoreUnavailable]()
-    urls = wanted_servers(stream)
-    for url in urls.values():
-        try:
-            checked = check_stream(url, stream.settings, BEAT)
-            server = server or checked.call(server_facts).product
-            checked.thread_session().close()
-        except AccessDenied as error:
-            raise WrongUsage([str(error)]) from None
-        except StoreUnavailable as error:
-            away.append(error)
-    if len(away) == len(urls):
-        raise away[0]
+    try:
+        checked = list(check_streams(wanted_servers(stream), stream.settings, BEAT).values())
+    except AccessDenied as error:
+        raise WrongUsage([str(error)]) from None
+    server = checked[0].call(server_facts).product
+    for one in checked:
+        one.thread_session().close()
     log_beat(stream.settings, server)
     databases = _databases(stream)
     beats = Beats(databases, stream.settings, lambda name, error: None)

@@ -178,7 +178,7 @@ class Located:
     Attributes:
         traces: in the stream; several if the id was used in several topics.
         delayed: in the outbox.
-        cancelled: who cancelled it and when, if the audit tells, which has what people do on the dashboard.
+        cancelled: who cancelled it and when, if the audit tells: on the dashboard, or by `ems cancel`.
     """
 
     traces: tuple[Trace, ...]

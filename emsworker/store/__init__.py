@@ -14,6 +14,7 @@ from emsworker.store.engine.schema import (
     server_facts,
     server_now,
     server_run,
+    stream_id,
 )
 from emsworker.store.engine.session import Session
 
@@ -29,4 +30,5 @@ __all__ = [
     "server_facts",
     "server_now",
     "server_run",
+    "stream_id",
 ]

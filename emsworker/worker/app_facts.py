@@ -31,7 +31,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.extension import default_url
 from emsworker.core.process.scratch import open_scratch, read_scratch
-from emsworker.core.process.signals import blocked, forget_helper, note_helper, unblock
+from emsworker.core.process.signals import blocked, forget_helper, note_helper, pass_over_hangups, unblock
 from emsworker.core.url import redact
 
 if TYPE_CHECKING:
@@ -293,6 +293,7 @@ def _check(
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as the workers' children do it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the command, which ends us
+    pass_over_hangups()
     unblock()
     with os.fdopen(int(sys.argv[3]), "w", encoding="utf-8") as out:
         chosen = json.loads(read_scratch(int(sys.argv[2])))

@@ -32,7 +32,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.runnable import Runnable, watch_threads
 from emsworker.core.process.scratch import read_scratch
-from emsworker.core.process.signals import unblock
+from emsworker.core.process.signals import pass_over_hangups, unblock
 from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
 from emsworker.observe.metrics import missing_metrics, share_metrics
@@ -275,6 +275,7 @@ class Child:
             signal.signal(number, self._note_signal)
         os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_leave_signals)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the supervisor, which tells us
+        pass_over_hangups()
         unblock()  # the supervisor has started us with all of them blocked
 
     def _note_signal(self, number: int, _frame: Any) -> None:
@@ -463,7 +464,7 @@ def _let_signals() -> None:
 
 
 def _leave_signals() -> None:
-    for number in _STOPS:
+    for number in (*_STOPS, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _let_signals()

@@ -27,8 +27,9 @@ from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
 from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
+from emsworker.core.servers import check_apart
 from emsworker.core.url import redact_url
-from emsworker.store import Database, Session, check_server, check_version, server_facts, topics
+from emsworker.store import Database, Session, check_server, check_version, server_facts, stream_id, topics
 from emsworker.store.engine import probe
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
@@ -86,6 +87,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
     Raises:
         StoreUnavailable: all are away.
         ServerUnsupported, SchemaMissing, AccessDenied: one of them cannot be used.
+        ConfigError: two of them are one.
     """
     found: dict[str, Database] = {}
     away: list[StoreUnavailable] = []
@@ -96,6 +98,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
             away.append(error)
     if not found:
         raise away[0]
+    check_apart({name: database.call(stream_id) for name, database in found.items()})
     return found
 
 

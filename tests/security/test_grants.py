@@ -372,6 +372,20 @@ def test_those_who_are_allowed_to_cancel_do(place: Place) -> None:
         plain.close()
 
 
+def test_a_cancelling_command_is_recorded_by_those_who_may_write_the_audit(place: Place) -> None:
+    told = {}
+    for role, allow in (("operator", []), ("producer", ["cancel"])):
+        sent = App(url=place.stream.url).send(place.topic, {"n": 1})
+        done = CliRunner().invoke(
+            cli, ["cancel", place.topic, sent.id, "--json"], env={"EMS_URL": place.as_role(role, allow)}
+        )
+        assert (done.exit_code, json.loads(done.stdout)["was"]) == (0, "waiting"), done.output
+        told[role] = done.stderr
+        rows = place.stream.rows("SELECT changed FROM ems_audit WHERE target LIKE %s", f"% {sent.id}")
+        assert rows == ([(1,)] if role == "operator" else [])
+    assert told["operator"] == "" and "Not recorded in the audit" in told["producer"]
+
+
 def test_those_who_are_allowed_to_create_do(place: Place) -> None:
     for role in ("producer", "worker"):
         app = App(role, url=place.as_role(role, ["auto-create"]))

@@ -16,12 +16,13 @@ from emsworker.core.errors import AccessDenied, ConfigError, Conflict, Connectio
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
-from emsworker.store.engine import schema
+from emsworker.store.engine import schema, tables
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.nodes import nodes_of
-from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
+from emsworker.store.engine.schema import check_version, grants, migrate, put_back, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql
+from emsworker.store.engine.tables import TableFaults, find_faults
 from emsworker.store.groups import progress
 from tests.support.servers import _execute, connect, set_globals
 from tests.support.streams import Stream, flush_of, in_threads, offsets, wait_until
@@ -52,6 +53,40 @@ def test_a_migration_that_was_interrupted_goes_on(stream: Stream) -> None:
     stream.rows("DELETE FROM ems_schema_version")
     assert migrate(stream.session) == versions()
     assert stream.rows("SELECT * FROM ems_leader") == []
+
+
+def test_a_table_that_was_dropped_is_put_back_unless_it_is_the_stream_itself(stream: Stream) -> None:
+    stream.rows("DROP TABLE ems_alarm, ems_retry")
+    assert migrate(stream.session) == []
+    assert put_back(stream.session) == ["ems_retry", "ems_alarm"]
+    assert put_back(stream.session) == [] and stream.rows("SELECT * FROM ems_retry") == []
+    stream.rows("DROP TABLE ems_alarm, ems_cursor")
+    with pytest.raises(SchemaMissing, match=r"the stream itself, ems_cursor is missing; restore"):
+        put_back(stream.session)
+    assert set(find_faults(stream.session, versions()[-1]).missing) == {"ems_alarm", "ems_cursor"}, "nothing half done"
+
+
+@pytest.mark.parametrize("table", ["ems_topic", "ems_schema_version", "ems_audit"])
+def test_a_foreign_table_with_the_name_of_ours_is_refused_before_anything_is_made(database: str, table: str) -> None:
+    with Database(database).session() as session, connect(database, autocommit=True) as sql, sql.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, version INT, title TEXT)")
+        with pytest.raises(SchemaMissing, match=rf"table {table} has no columns? .*rename or drop it"):
+            migrate(session)
+        cursor.execute("SHOW TABLES")
+        assert cursor.fetchall() == ((table,),)
+        cursor.execute(f"DROP TABLE {table}")
+        assert migrate(session) == versions()
+
+
+def test_a_user_who_may_not_see_a_table_is_not_told_that_it_is_missing(stream: Stream, server: Server) -> None:
+    name = re.sub(r".*/", "", stream.url)
+    _execute(server.admin_url, "CREATE USER IF NOT EXISTS few@'%' IDENTIFIED BY 'few'")
+    _execute(server.admin_url, f"GRANT SELECT (name) ON `{name}`.ems_topic TO few@'%'")
+    try:
+        with Database(re.sub(r"//[^@]*@", "//few:few@", stream.url)).session() as session:
+            assert find_faults(session, versions()[-1]) == TableFaults((), {})
+    finally:
+        _execute(server.admin_url, "DROP USER few@'%'")
 
 
 def test_a_newer_schema_is_refused(stream: Stream) -> None:
@@ -474,11 +509,14 @@ def test_tables_of_the_version_before_are_upgraded_under_running_processes(
     identity = stream_id(stream.session)
     added = tmp_path / "0999_note.sql"
     added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL;\n")
-    old = schema._scripts
+    old = schema.migrations
     with monkeypatch.context() as newer:
-        newer.setattr(
-            schema, "_scripts", lambda package: old(package) | ({999: added} if package == schema.CORE else {})
-        )
+        for module in (schema, tables):
+            newer.setattr(
+                module,
+                "migrations",
+                lambda package=tables.CORE: old(package) | ({999: added} if package == tables.CORE else {}),
+            )
         with pytest.raises(SchemaMissing, match="run `ems migrate`"):
             check_version(stream.session)
         assert migrate(stream.session) == [999]

@@ -39,7 +39,7 @@ class KeptMessage:
     def read(self, decoder: Decoder, attempt: int) -> Message:
         """Return the message as a handler gets it."""
         new, born_at = self.new, self.due_at.replace(tzinfo=None).isoformat()
-        row = (self.offset, new.uid, new.key, new.tag, new.headers, new.body, born_at)
+        row = (self.offset, *new.columns, born_at)
         return Message(self.topic.name, self.partition, row, decoder, attempt)
 
 
