@@ -37,7 +37,7 @@ BAD = {
     "there is no topic 'none'": "(topic, body) VALUES ('none', '1')",
     "body = '{' is not JSON": "(topic, body) VALUES ('t', '{')",
     "NaN is no number": "(topic, body) VALUES ('t', '[NaN]')",
-    "over the limit of topic 't', 1000 bytes": "(topic, body) VALUES ('t', CONCAT('\"', REPEAT('x', 1000), '\"'))",
+    "over the limit of topic 't', 1000 bytes": "(topic, body) VALUES ('t', CONCAT('\"', REPEAT('x', 1001), '\"'))",
     "-1.0 is out of range": "(topic, body, delay_s) VALUES ('t', '1', -1)",
     "does not tell priorities apart": "(topic, body, priority) VALUES ('t', '1', 5)",
     "priority 77 is not valid": "(topic, body, priority) VALUES ('levels', '1', 77)",

@@ -26,11 +26,11 @@ WHERE group_id = %(group_id)s AND `partition` = %(partition)s FOR UPDATE SKIP LO
 
 -- name: find_range
 -- A plain read after the lock: the longest run from the cursor without a hole, of at most `batch` rows and
--- `batch_bytes` bytes that will be read: bodies of cancelled messages are not.
+-- `batch_bytes` bytes of headers and bodies that will be read: those of cancelled messages are not.
 SELECT MAX(r.`offset`) INTO @ems_hi FROM (
   SELECT m.`offset`, ROW_NUMBER() OVER (ORDER BY m.`offset`) AS place,
     SUM(m.size) OVER (ORDER BY m.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
-  FROM (SELECT `offset`, size * (kind = 'message') AS size FROM ems_message
+  FROM (SELECT `offset`, total_size * (kind = 'message') AS size FROM ems_message
     WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= @ems_lo ORDER BY `offset` LIMIT %(batch)s) m
 ) r WHERE @ems_may = 1 AND r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)
 

@@ -6,8 +6,8 @@ SELECT p.topic_id, p.`partition`, p.log_start, COALESCE((SELECT m.`offset` FROM 
 FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE p.topic_id IN %(topic_ids)s
 
 -- name: read_sizes
--- The next rows of a partition, with the sizes of the bodies that will be read.
-SELECT `offset`, size * (kind = 'message') FROM ems_message FORCE INDEX (PRIMARY)
+-- The next rows of a partition, with the bytes of headers and bodies that will be read.
+SELECT `offset`, total_size * (kind = 'message') FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
 -- name: get_log_start
@@ -27,7 +27,7 @@ ORDER BY `offset`
 -- name: read_few
 -- Small messages of a short range: if as many come as it has offsets, it has no hole, and nothing is left out.
 SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message FORCE INDEX (PRIMARY)
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message' AND size <= %(most)s
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message' AND total_size <= %(most)s
 ORDER BY `offset`
 
 -- name: get_now

@@ -21,7 +21,7 @@ _LOOK_UPS = 100
 
 @dataclass(frozen=True)
 class Waiting:
-    """A waiting row without its body; ``size`` is the body's, in bytes."""
+    """A waiting row without its body; ``size`` is that of body and headers, in bytes."""
 
     id: int
     topic: str

@@ -1,6 +1,6 @@
 -- name: lock_waiting
 -- The oldest rows that are committed and were not refused. Rows of open transactions are passed over.
-SELECT id, topic, LENGTH(body) FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+SELECT id, topic, total_size FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: read_rows
 SELECT id, topic, body, `key`, tag, headers, task, priority, delay_s, uid FROM ems_publish WHERE id IN %(ids)s ORDER BY id

@@ -1,4 +1,5 @@
--- The stream: topics, partitions and messages.
+-- The stream: topics, partitions and messages. total_size, here and in other tables, limits how much is read at once: it
+-- is generated, so that nobody who inserts rows by plain SQL can understate it.
 
 CREATE TABLE IF NOT EXISTS ems_topic (
   id INT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -56,6 +57,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
   size INT UNSIGNED NOT NULL DEFAULT 0,
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -74,6 +76,7 @@ CREATE TABLE IF NOT EXISTS ems_outbox (
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   created_at DATETIME(6) NOT NULL,
   level TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
   PRIMARY KEY (topic_id, due_at, uid),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
@@ -95,6 +98,7 @@ CREATE TABLE IF NOT EXISTS ems_publish (
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   refused_at DATETIME(6) NULL,
   error TEXT NULL,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(body) + COALESCE(LENGTH(headers), 0)) STORED,
   PRIMARY KEY (id),
   KEY waiting (refused_at, id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
