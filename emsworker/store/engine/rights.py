@@ -98,7 +98,7 @@ ems_topic_guard        -          S         S       S     -       -       S
 ems_partition          -          Su        Su      Su    S       S       S
 ems_message            -          sI        SI      SIuD  s       S       SIu
 ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
-ems_publish            i          -         s       SuD   s       S       SuD
+ems_publish            i          -         sI      SIuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
 ems_handler            -          -         SIUD    S     -       -       -
@@ -224,7 +224,7 @@ ems_topic_guard        SIUD    -
 ems_partition          SIUD    -
 ems_message            SIuD    -
 ems_outbox             SIuD    -
-ems_publish            SuD     -
+ems_publish            SIuD    -
 ems_dedup              SIUD    -
 ems_group              SIUD    -
 ems_handler            SIUD    -

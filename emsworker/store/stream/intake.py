@@ -134,6 +134,13 @@ def delete_old(session: Session, keep_s: float, limit: int) -> int:
     return session.change(_SQL.delete_old, {"keep_s": keep_s, "limit": limit})
 
 
+def delete_surplus(session: Session, keep_rows: int, keep_bytes: int, limit: int) -> int:
+    """Delete at most ``limit`` refused rows, the oldest, if there are more than to keep; returns how many."""
+    args = {"keep_rows": keep_rows, "keep_bytes": keep_bytes, "look": keep_rows + limit}
+    surplus = min(int(session.rows(_SQL.count_surplus, args)[0][0]), limit)
+    return session.change(_SQL.delete_oldest, {"limit": surplus}) if surplus else 0
+
+
 def _parts(ids: Sequence[int]) -> Iterator[Sql]:
     """Yield tables of a few ids each, to join with."""
     for first in range(0, len(ids), _LOOK_UPS):

@@ -100,7 +100,7 @@ CREATE TABLE IF NOT EXISTS ems_publish (
   error TEXT NULL,
   total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(body) + COALESCE(LENGTH(headers), 0)) STORED,
   PRIMARY KEY (id),
-  KEY waiting (refused_at, id)
+  KEY waiting (refused_at, id, total_size)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Idempotent publishing.
