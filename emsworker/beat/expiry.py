@@ -107,10 +107,10 @@ def sweep_refused(session: Session, settings: Settings) -> float:
     surplus = intake.delete_surplus(session, keep_rows, keep_bytes, _REFUSED)
     if surplus:
         log.warning(
-            "deleted the oldest %s of ems_publish that had been refused: at most %d rows and %d bytes are kept "
+            "deleted the oldest %s of ems_publish that had been refused: at most %s and %d bytes are kept "
             "(refused_keep_rows, refused_keep_bytes)",
             counted(surplus, "row"),
-            keep_rows,
+            counted(keep_rows, "row"),
             keep_bytes,
         )
     return _pause_s(max(old, surplus), _REFUSED, settings)

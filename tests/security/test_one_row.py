@@ -1,15 +1,25 @@
 """A row that a publisher writes by plain SQL, whatever is in it, stops no other one."""
 
+import json
+import logging
 import uuid
 from typing import Any
 
+import pymysql
+import pytest
+from click.testing import CliRunner
+from starlette.testclient import TestClient
+
 from emsworker.admin import Admin
 from emsworker.beat.relay import Relay
+from emsworker.cli.main import ems as cli
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
 from emsworker.core.selection.filters import EVERYTHING
 from emsworker.local import LocalDatabase
+from emsworker.observe.logs import JsonFormatter, TextFormatter
 from emsworker.store.stream import broadcast, forwards, outbox
+from emsworker.web import Visitor, ems_web
 from tests.support.servers import set_globals
 from tests.support.streams import Stream, offsets
 
@@ -143,3 +153,74 @@ def test_halves_of_surrogate_pairs_in_texts_stop_nobody(stream: Stream) -> None:
     assert (
         len(Admin(stream.app()).refused.list()) == stream.value("SELECT COUNT(*) FROM ems_publish") >= min(written, 2)
     )
+
+
+_PLACE = "topic_id, `partition`, `offset`, uid, kind, headers, body, born_at"
+_UNSOUND = {
+    "no id": "0, 5, NULL, 'message'",
+    "no kind": "0, 5, REPEAT('x', 16), ''",
+    "an unknown kind": "0, 5, REPEAT('x', 16), 'nothing'",
+    "the last offset": "0, 18446744073709551615, REPEAT('x', 16), 'message'",
+    "an offset of 63 bits": "0, 9223372036854775807, REPEAT('x', 16), 'message'",
+}
+
+
+@pytest.mark.parametrize("values", _UNSOUND.values(), ids=_UNSOUND)
+def test_a_message_that_nobody_could_read_is_refused_at_once(stream: Stream, values: str) -> None:
+    """A session without strict mode takes any text for a kind, as an empty one."""
+    app, topic = stream.app(), stream.topic()
+    app.send("t", 1)
+    stream.rows("SET SESSION sql_mode = ''")
+    with pytest.raises(pymysql.MySQLError, match="ems_message_sound"):
+        stream.rows(f"INSERT INTO ems_message ({_PLACE}) VALUES ({topic.id}, {values}, '', '1', NOW(6))")
+    with pytest.raises(pymysql.MySQLError, match="ems_partition_sound"):
+        stream.rows("UPDATE ems_partition SET next_offset = 18446744073709551615")
+    assert app.send("t", 2).offset == 2
+
+
+def test_a_priority_of_any_length_is_shown(stream: Stream) -> None:
+    """Python reads no number of more than 4300 digits."""
+    stream.app().send("t", 1)
+    block = json.dumps({"ems-priority": "9" * 5000})
+    stream.rows("UPDATE ems_message SET headers = %s WHERE `offset` = 1", block)
+    for command in (["messages", "list", "t"], ["messages", "get", "t/0/1"], ["messages", "list", "t", "--json"]):
+        done = CliRunner().invoke(cli, command, env={"EMS_URL": stream.url})
+        assert done.exit_code == 0 and "99999" in done.output, (command, done.output[-500:], done.stderr[-500:])
+
+
+_UNSEEN = {
+    "override": "\u202e",
+    "no width": "\u200b",
+    "mark": "\u061c",
+    "isolate": "\u2066",
+    "feff": "\ufeff",
+    "tag": "\U000e0041",
+}
+
+
+@pytest.mark.parametrize("sign", _UNSEEN.values(), ids=_UNSEEN)
+def test_what_turns_or_hides_text_is_shown_as_an_escape(stream: Stream, sign: str) -> None:
+    """With it one name looks like another, in a list or in the question whether something is to be deleted."""
+    app, name = stream.app(), f"safe{sign}gpj.exe"
+    app.send("t", {"name": name}, key=name, tag=name, headers={"name": name})
+    stream.rows("INSERT INTO ems_publish (topic, body) VALUES (%s, '1')", name)
+    _relay(stream)
+    stream.group(stream.topic("u"))
+    commands = [
+        "messages list t",
+        "messages list t --json",
+        "messages get t/0/1",
+        "messages get t/0/1 --json",
+        "trace t/0/1",
+    ]
+    for command in [*commands, "refused list", "refused list --json"]:
+        done = CliRunner().invoke(cli, command.split(), env={"EMS_URL": stream.url})
+        assert done.exit_code == 0 and "safe" in done.output and sign not in done.output, command
+        if "--json" in command:
+            assert name in json.dumps(json.loads(done.output), ensure_ascii=False), "a program gets what was sent"
+    with TestClient(ems_web(stream.url, access=lambda request: Visitor("ann", "reader")), "http://localhost") as client:
+        for path in ("/messages?topic=t", "/trace?id=t/0/1", "/refused"):
+            text = client.get(path).text
+            assert sign not in text and ("safe" in text or path == "/refused"), path
+    record = logging.LogRecord("emsworker.x", logging.ERROR, "", 1, "task %s", (name,), None)
+    assert sign not in TextFormatter().format(record) and sign not in JsonFormatter().format(record)

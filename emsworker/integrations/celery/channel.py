@@ -429,23 +429,31 @@ class QueueChannel(StdChannel):
         message = self._to_message(unacked, consumer.tag, consumer.accept, redelivered=redelivered)
         if message is None:
             return False
-        if consumer.runs_tasks and not self._is_sound(message, consumer):
-            return False
         if consumer.no_ack:
             self.basic_ack(message.delivery_tag)
+        if consumer.runs_tasks:
+            return self._call_worker(message, consumer)
         consumer.callback(message)
         return True
 
-    def _is_sound(self, message: Delivered, consumer: _Consumer) -> bool:
+    def _call_worker(self, message: Delivered, consumer: _Consumer) -> bool:
+        """Give a message to a worker of Celery; one by which its main process would end is refused."""
         message.accept = consumer.accept  # as kombu's consumer sets it
+        assert self.connection is not None, "it delivers"
+        client = self.connection.client
         try:
             check_call(message)
-        except EmsError as error:
-            self._refuse(self._unacked.pop(message.delivery_tag), error)
+            consumer.callback(message)
+        except (MemoryError, *client.connection_errors, *client.channel_errors):
+            raise
+        except Exception as error:
+            if (unacked := self._unacked.pop(message.delivery_tag, None)) is None:
+                raise
+            self._refuse(unacked, error)
             return False
         return True
 
-    def _refuse(self, unacked: _Unacked, error: EmsError) -> None:
+    def _refuse(self, unacked: _Unacked, error: Exception) -> None:
         source = unacked.source
         log.warning("%r is refused: %s", source.name if isinstance(source, LocalQueue) else source, error)
         self._reject(replace(unacked, error=error), requeue=False)

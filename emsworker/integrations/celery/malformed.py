@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import MAXYEAR, MINYEAR, datetime
 from typing import Any
 
 from kombu.transport.base import Message
@@ -77,9 +78,22 @@ def _number(value: Any) -> bool:
     return value is None or (isinstance(value, int) and -_MOST_NUMBER <= value < _MOST_NUMBER)
 
 
+def _moment(value: Any) -> bool:
+    """Accept a time that can be written in every time zone."""
+    if value is None:
+        return True
+    try:
+        return MINYEAR < datetime.fromisoformat(value).year < MAXYEAR
+    except (TypeError, ValueError):
+        return False
+
+
 def _time_limit(value: Any) -> bool:
     return value is None or (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value <= LONGEST_S
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and 0 <= value <= LONGEST_S
     )
 
 
@@ -117,7 +131,8 @@ _CALL: Mapping[str, Callable[[Any], bool]] = {
     "task": _name,
     "id": _name,
     **dict.fromkeys(("root_id", "parent_id", "group"), _id),
-    **dict.fromkeys(("shadow", "argsrepr", "kwargsrepr", "eta", "expires"), _text),
+    **dict.fromkeys(("shadow", "argsrepr", "kwargsrepr"), _text),
+    **dict.fromkeys(("eta", "expires"), _moment),
     **dict.fromkeys(("retries", "group_index", "replaced_task_nesting"), _number),
     "timelimit": _time_limits,
     "stamped_headers": _texts,
