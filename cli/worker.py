@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.console.completing import complete_groups, complete_topics
+from emsworker.console.failures import CommandFailure, WrongUsage
+from emsworker.console.options import stream_options, together
+from emsworker.console.streams import OpenStream, given_addresses, open_main, stream_of, wanted_servers
 from emsworker.core.counted import counted, plural
 from emsworker.core.ids import CLIENT_NAME
 from emsworker.core.process.role import claim_role
 from emsworker.observe.repeats import REPEATS
 
-from .common import (
-    CommandFailure,
-    OpenStream,
-    WrongUsage,
-    given_addresses,
-    open_main,
-    stream_of,
-    stream_options,
-    together,
-    wanted_servers,
-)
-from .completing import complete_groups, complete_topics
 from .http import http_option, listen
 from .settings import override_option
 

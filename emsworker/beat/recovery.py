@@ -22,17 +22,14 @@ from functools import partial
 from emsworker.consume.attempts import AttemptRecord, one_line
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
+from emsworker.core.errors import ConnectionLost, DecodeError, TimeLimitExceeded, WorkerLost, class_name
 from emsworker.core.ids import process_of, uid_text
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, Isolation, Outcome
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import server_run
-from emsworker.store.engine.session import Session
+from emsworker.core.lost import Lost, Place, Suspect
+from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, HandlerRow, Isolation, Outcome
+from emsworker.store import Session, server_run
 from emsworker.store.groups import handlers as handlers_store
 from emsworker.store.groups import recovery as store
-from emsworker.store.groups.handlers import HandlerRow
-from emsworker.store.groups.recovery import Lost, Place, Suspect
 from emsworker.tasks.handlers import options_of
 
 log = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from emsworker.core.config import Settings
+from emsworker.core.errors import AssertionBroken
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.publish.intake import take_in
-from emsworker.store.engine.errors import AssertionBroken
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.store.stream import outbox
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
-from emsworker.core.model import Entry
+from emsworker.core.model import Begun, Entry
 from emsworker.core.process.forks import undivided
 from emsworker.store.cluster import once as store
-from emsworker.store.cluster.once import Begun
 from emsworker.store.engine.database import Database
 
 
@@ -26,6 +25,11 @@ class KeyBackend(Protocol):
     def cancel(self, key: bytes, token: bytes) -> None:
         """Release the key: the effect has not happened."""
         ...
+
+
+def take_in(transaction: Any, key: bytes, ttl_s: float) -> bool:
+    """Return whether a handler's transaction takes a key for the first time; the answer is part of it."""
+    return store.do_in(transaction, key, ttl_s)
 
 
 class MysqlKeys:

@@ -7,15 +7,16 @@ from functools import partial
 from typing import TypeVar
 
 from emsworker.broker.channel import Send, TransactionLost
-from emsworker.core.errors import TransactionEnded
-from emsworker.core.model import Claim, Isolation, Order
+from emsworker.core.errors import Conflict, ConnectionLost, TransactionEnded, TransactionGone
+from emsworker.core.flush import Flush
+from emsworker.core.model import Claim, Isolation, Notice, Order
+from emsworker.core.servers import ServerRun
+from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, is_cut, translate
-from emsworker.store.engine.schema import ServerRun, server_run
+from emsworker.store.engine.errors import is_cut, translate
+from emsworker.store.engine.schema import server_run
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import claims, detaching, ordered, progress, recalling
-from emsworker.store.groups.claims import Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
+from emsworker.store.groups import claims, detaching, notices, ordered, progress, recalling
 
 T = TypeVar("T")
 
@@ -77,6 +78,10 @@ class MysqlChannel:
     def was_committed(self, flush: Flush) -> bool:
         """Return whether a flush whose answer was lost has finished its claim."""
         return progress.was_committed(self.session, flush)
+
+    def take_notices(self, group_ids: Sequence[int], most: int) -> list[Notice]:
+        """Take notices of dead letters of processes that died."""
+        return notices.take_notices(self.session, group_ids, most)
 
     def server_run(self) -> ServerRun:
         """Read which server answers, and since when it runs."""

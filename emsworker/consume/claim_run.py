@@ -13,13 +13,12 @@ from emsworker.broker.channel import Channel, Send
 from emsworker.consume.attempts import AttemptLog
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
+from emsworker.core.flush import Flush, ResultRow
 from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import Mutex
 from emsworker.core.run import ProgressReport, Run, check_span
-from emsworker.store.groups.progress import Flush
-from emsworker.store.groups.results import ResultRow
 from emsworker.tasks.middleware import RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 

@@ -14,17 +14,18 @@ from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import ClaimWrite, PulledClaim
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import Conflict, FenceLost
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.work import AvailableWork, Claimant, NothingClaimed
+from emsworker.store import Session
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES, Conflict
-from emsworker.store.engine.session import Session
+from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups import recalling
-from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
-from emsworker.store.groups.progress import Flush
+from emsworker.store.groups.claims import find_work
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from emsworker.consume.claim_run import ClaimRun, Ended
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import guarded
 from emsworker.consume.watch import NO_LIMITS, Watch
+from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler, PassedOver
 

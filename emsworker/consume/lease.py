@@ -10,16 +10,15 @@ import logging
 from collections.abc import Callable
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import REFUSED, EmsError
 from emsworker.core.ids import new_client_id
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.servers import MAIN, parse_servers
+from emsworker.store import Database, Session
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import REFUSED, TROUBLES
-from emsworker.store.engine.session import Session
+from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 

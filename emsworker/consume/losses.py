@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emsworker.core.counted import counted
-from emsworker.core.errors import ConnectionLostInHandler
+from emsworker.core.errors import ConnectionLost, ConnectionLostInHandler
 from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import ServerRun
+from emsworker.core.servers import ServerRun
 from emsworker.tasks.options import HandlerOptions
 
 _REMEMBERED = 10_000

@@ -17,15 +17,16 @@ from dataclasses import replace
 
 from emsworker.consume.hints import Chooser, Hint
 from emsworker.core.config import Settings
+from emsworker.core.errors import REFUSED
 from emsworker.core.model import Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import REFUSED, TROUBLES
-from emsworker.store.engine.session import Session
-from emsworker.store.groups.claims import AvailableWork, find_work
+from emsworker.core.work import AvailableWork
+from emsworker.store import Database, Session
+from emsworker.store.engine.errors import TROUBLES
+from emsworker.store.groups.claims import find_work
 from emsworker.store.stream.messages import close_hole
 
 log = logging.getLogger(__name__)

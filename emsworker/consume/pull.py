@@ -45,9 +45,9 @@ from emsworker.core.model import Failure, Group, Message, Order, Topic
 from emsworker.core.options import is_whole
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.selection.filters import Filter
-from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)

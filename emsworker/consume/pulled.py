@@ -20,13 +20,13 @@ from typing import NamedTuple
 from emsworker.broker.channel import Channel
 from emsworker.consume.claim_run import Ended, ProgressBuffer
 from emsworker.core.errors import EmsError, FenceLost
+from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Failure, Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import Mutex
 from emsworker.core.run import ProgressReport, Run, check_span
-from emsworker.store.groups.progress import Flush
 
 _SLACK_S = 2.0  # the owner retries a message that is over its time; only if it cannot, recovery does
 _EARLY_S = 0.25

@@ -65,3 +65,18 @@ class Limit:
             f"max-running {self.max_running}" if self.max_running else "",
         ]
         return ", ".join(filter(None, parts)) or "no limit"
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The answer to a request for permits.
+
+    Attributes:
+        granted: how many messages may be started.
+        rated: True if they are to be started soon, because they count for this moment.
+        wait_s: seconds after which to ask again if none was granted.
+    """
+
+    granted: int
+    rated: bool
+    wait_s: float

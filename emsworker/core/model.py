@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
@@ -133,6 +133,20 @@ class Entry(StrEnum):
     DONE = "done"
     BUSY = "busy"
     UNCERTAIN = "uncertain"
+
+
+class Begun(NamedTuple):
+    """Outcome of an attempt to begin an effect.
+
+    Attributes:
+        entry: whether to go ahead.
+        token: identifies this attempt.
+        left_s: seconds that another running attempt may still take.
+    """
+
+    entry: Entry
+    token: bytes
+    left_s: float = 0.0
 
 
 class Outcome(StrEnum):
@@ -271,6 +285,15 @@ class Group:
     )
 
 
+class HandlerRow(NamedTuple):
+    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
+
+    name: str
+    on_error: str
+    ladder: str | None
+    max_attempts: int | None
+
+
 @dataclass(slots=True)
 class NewMessage:
     """Message to be written to the stream.
@@ -280,6 +303,9 @@ class NewMessage:
         level: the priority level, one of :func:`levels_of` the topic.
         delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
         dedup_key: the key that only one unfinished message has; kept for ``dedup_window_s`` seconds at least.
+        priority: 0 to 9, if it was sent with one; ``level`` follows from it where the topic is known.
+        is_call: it calls a task.
+        has_own_uid: its sender chose the uid, so an earlier send may have stored it.
         is_urgent: idle consumers are woken for it.
         topic, producer_id: while it is sent: where to, and by whom.
         receipt, error: the end of the send, once it is known.
@@ -293,16 +319,29 @@ class NewMessage:
     body: bytes
     partition: int | None = None
     level: int = 0
-    delay_s: float = 0.0
+    delay_s: float | None = None
     due_at: datetime | None = None
     dedup_key: bytes | None = None
     dedup_window_s: float = 0.0
+    priority: int | None = None
+    is_call: bool = False
+    has_own_uid: bool = False
     is_urgent: bool = True
     topic: Topic | None = None
     producer_id: str = ""
     receipt: Receipt | None = None
     error: EmsError | None = None
     in_doubt: bool = False
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is to be read later."""
+        return self.delay_s is not None or self.due_at is not None
+
+    @property
+    def is_direct(self) -> bool:
+        """True if it can be written to the stream at once, without the outbox."""
+        return self.delay_s is None and self.due_at is None and self.dedup_key is None
 
     @property
     def is_open(self) -> bool:
@@ -547,3 +586,19 @@ class Failure:
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
         return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect, error_type, told)
+
+
+class Notice(NamedTuple):
+    """A dead letter of which no hook was told.
+
+    Attributes:
+        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
+    """
+
+    group_id: int
+    partition: int
+    message: tuple[Any, ...]
+    attempts: int
+    reason: str
+    error: str
+    error_type: str

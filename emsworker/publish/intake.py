@@ -133,7 +133,7 @@ class _Round:
         """
         outgoing = outgoing_of(row)
         message = outgoing.encode(self._settings)
-        admit(topic, outgoing, message)
+        admit(topic, message)
         message.producer_id = _PRODUCER
         if row_bytes(message) > self._most_bytes:
             raise MessageTooLarge(

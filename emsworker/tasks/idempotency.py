@@ -6,14 +6,12 @@ import time
 from types import TracebackType
 from typing import Any
 
-from emsworker.broker.keys import KeyBackend
+from emsworker.broker.keys import KeyBackend, take_in
 from emsworker.core.errors import InvalidName, Retry
 from emsworker.core.ids import decode_key, encode_key
-from emsworker.core.model import Entry
+from emsworker.core.model import Begun, Entry
 from emsworker.core.options import choice, refuse, seconds
 from emsworker.core.process.clock import ticks
-from emsworker.store.cluster import once as store
-from emsworker.store.cluster.once import Begun
 
 KEEP_S = 7 * 86400.0
 RUNNING_S = 60.0
@@ -34,7 +32,7 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
         true exactly once among all transactions that are committed.
     """
     refuse(_SPAN.problems("ttl_s", ttl_s))
-    return store.do_in(transaction, _key(key), ttl_s)
+    return take_in(transaction, _key(key), ttl_s)
 
 
 class Once:

@@ -14,9 +14,7 @@ from emsworker.core.ids import check_name, encode_key
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic, priority_header
 from emsworker.core.options import choice, number, refuse, text, unknown_options
 from emsworker.core.priority import level_for
-from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
-from emsworker.store.cluster import schedules
-from emsworker.store.cluster.schedules import Declared
+from emsworker.core.schedule import CATCH_UP, Declared, interval_spec, parse_timetable
 from emsworker.tasks.task import Task, call_body
 
 
@@ -105,5 +103,5 @@ def declare_schedules(broker: MysqlBroker, settings: Settings, periodic: Iterabl
     """Write an app's schedules into the stream, and return their number; idempotent."""
     declared = [one.declared(settings, broker.topic(one.task.topic)) for one in periodic]
     if declared:
-        broker.database.call(lambda session: schedules.declare(session, declared))
+        broker.declare_schedules(declared)
     return len(declared)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import (
+    BaseLoader,
+    ChoiceLoader,
+    Environment,
+    PackageLoader,
+    PrefixLoader,
+    StrictUndefined,
+    select_autoescape,
+)
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -25,7 +35,8 @@ from emsworker.admin.operators import check_operator
 from emsworker.admin.readers import HoldView
 from emsworker.admin.standing import GroupStanding, Standings, TopicStanding
 from emsworker.core.alarms import Silence
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
+from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
+from emsworker.core.extension import extensions, load
 from emsworker.core.model import Topic
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
@@ -53,6 +64,7 @@ _CHANGES = "EMS_WEB_OPERATOR_URL"
 MOST_COUNTED = 20_000
 _HIDDEN = "•••"
 # Sees pages that refuse him, and nothing from the database on them.
+_log = logging.getLogger(__name__)
 NOBODY = Visitor("nobody", "viewer")
 _LARGEST = (1 << 63) - 1
 
@@ -68,6 +80,7 @@ class View:
         method: GET for what reads, POST for what changes something.
         changes: it changes something or prepares a change, and needs the database user for that.
         decodes: it decodes bodies, on threads of its own kind: what they hold must not hold up the other pages.
+        title: its title in the menu; an extension's page without one is not in the menu.
     """
 
     path: str
@@ -76,6 +89,7 @@ class View:
     method: str = "GET"
     changes: bool = False
     decodes: bool = False
+    title: str = ""
 
 
 class Shared:
@@ -429,10 +443,30 @@ def _seen(value: Any) -> Any:
 
 
 @lru_cache(1)
+def pages_of_extensions() -> tuple[View, ...]:
+    """Return the pages of the installed extensions; those of one that fails are left out with a warning."""
+    found: list[View] = []
+    for one in extensions().values():
+        if one.pages is not None:
+            try:
+                found += load(one.pages)()
+            except Exception as error:  # of somebody else's code, or a library that its extra installs
+                _log.warning("pages of extension %r are left out: %s", one.name, repr_of(error))
+    return tuple(found)
+
+
+def _templates() -> BaseLoader:
+    """Find templates of this package by their names, and those of an extension as ``extension/name``."""
+    with_templates = (one for one in extensions().values() if one.pages and (files(one.package) / "templates").is_dir())
+    theirs = {one.name: PackageLoader(one.package) for one in with_templates}
+    return ChoiceLoader([PackageLoader("emsworker.web"), PrefixLoader(theirs)])
+
+
+@lru_cache(1)
 def environment() -> Environment:
     """Return the templates."""
     made = Environment(
-        loader=PackageLoader("emsworker.web"),
+        loader=_templates(),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -456,6 +490,7 @@ def environment() -> Environment:
     made.filters["error_line"] = error_line
     made.filters["path"] = lambda text: quote(str(text), safe="")
     made.globals["asset"] = _asset
+    made.globals["more"] = [(page.path, page.title, "") for page in pages_of_extensions() if page.title]
     return made
 
 

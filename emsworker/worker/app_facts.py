@@ -29,10 +29,10 @@ from emsworker.core.errors import (
     StoreUnavailable,
     TlsError,
 )
+from emsworker.core.extension import default_url
 from emsworker.core.process.scratch import open_scratch, read_scratch
 from emsworker.core.process.signals import blocked, forget_helper, note_helper, unblock
 from emsworker.core.url import redact
-from emsworker.local.stack import LocalStack
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
@@ -246,9 +246,7 @@ def _check(
 ) -> _Checked:
     """Check an app against its stream."""
     from emsworker.core.codec import check_serializers
-    from emsworker.store.engine.schema import server_facts
-    from emsworker.store.topics import find_served
-    from emsworker.worker.placement import expected_on, server_urls
+    from emsworker.worker.placement import expected_on, served_on, server_urls
     from emsworker.worker.preflight import (
         WORKER,
         WORKER_WITH_BEAT,
@@ -256,6 +254,7 @@ def _check(
         check_streams,
         chosen_routes,
         group_timeouts,
+        server_product,
     )
 
     needs = WORKER_WITH_BEAT if with_beat else WORKER
@@ -263,18 +262,16 @@ def _check(
     try:
         check_serializers(app.settings.serializer, app.settings.accept)
         routes = chosen_routes(app, path, topics, groups)
-        url = url or app.settings.url or LocalStack().url
+        url = url or app.settings.url or default_url()
         if url is None:
             return found_out  # the command has a better message for that
         heard = {route.topic for route in app.registry.broadcasts.values() if not topics or route.topic in topics}
         databases = check_streams(server_urls(app.settings, url), app.settings, needs)
         called = {one.task.topic for one in app.registry.schedules.values()}
         names = sorted({route.topic for route in routes} | heard | called)
-        found = {
-            name: database.call(lambda session: find_served(session, names)) for name, database in databases.items()
-        }
+        found = {name: served_on(database, names) for name, database in databases.items()}
         for name, database in databases.items():
-            found_out.server = found_out.server or database.call(server_facts).product
+            found_out.server = found_out.server or server_product(database)
             here = {topic for topic in names if expected_on(name, app.settings, found, topic)}
             check_app(
                 app,

@@ -11,9 +11,11 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
+from emsworker.broker.broadcasts import Broadcasts
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
@@ -23,6 +25,7 @@ from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
 from emsworker.consume.gate import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.core.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
@@ -31,13 +34,10 @@ from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Topic, TopicKind
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.database import until_connected
+from emsworker.store import Session
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import broadcast as store
-from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
-from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class BroadcastReader(Runnable):
         self._log_done = log_done
         self._broker = broker
         self._channel = broker.channel()
-        self._session = self._channel.session
+        self._store = Broadcasts(self._channel.session)
         self._settings = settings
         self._decoder = decoder
         self._place = place
@@ -191,7 +191,7 @@ class BroadcastReader(Runnable):
         return {listener.topic.id for listener in self._listeners}
 
     def _begin(self) -> None:
-        self._ends = store.find_ends(self._session, list(self.topic_ids))
+        self._ends = self._store.ends(list(self.topic_ids))
         for listener in self._listeners:
             own = {key[1]: one for key, one in self._ends.items() if key[0] == listener.topic.id}
             self._take_places(listener, own, {partition: one.end for partition, one in own.items()})
@@ -203,7 +203,7 @@ class BroadcastReader(Runnable):
         if listener.reader is None:
             listener.places |= {partition: _Place(offset) for partition, offset in beginning.items()}
             return
-        found = store.take_positions(self._session, listener.reader, beginning)
+        found = self._store.take_positions(listener.reader, beginning)
         for partition in beginning:
             position, end = found[partition], extents[partition].end
             place = _Place(position.next_offset, position.deaths, kept=position.next_offset)
@@ -228,7 +228,7 @@ class BroadcastReader(Runnable):
         """Check for something to read, over the poller's session; at limited intervals unless ``notified``."""
         if not notified and ticks() < self._next_look:
             return False
-        self._ends = store.find_ends(session, list(self.topic_ids))
+        self._ends = Broadcasts(session).ends(list(self.topic_ids))
         self._next_look = ticks() + min(_LOOK_S, self._settings.poll_max_s)
         found = any(listener.behind(self._ends) for listener in self._listeners)
         if found:
@@ -275,8 +275,7 @@ class BroadcastReader(Runnable):
             return True
         isolated = place.next < place.isolated_to
         size = 1 if isolated else max(listener.sizer.size, listener.route.concurrency)
-        batch = store.read(
-            self._session,
+        batch = self._store.read(
             listener.topic,
             partition,
             place.next,
@@ -306,7 +305,7 @@ class BroadcastReader(Runnable):
             self._keep(listener, partition)
             return True
         gap_s = self._settings.gap_timeout_s
-        closed = close_hole_at(self._session, listener.topic.id, partition, place.next, gap_s)
+        closed = self._store.close_hole(listener.topic, partition, place.next, gap_s)
         if not closed:
             self._pause_s = gap_s / 4
         return closed
@@ -359,7 +358,7 @@ class BroadcastReader(Runnable):
         place = listener.places[partition]
         if listener.reader is None:
             return
-        if store.store_position(self._session, listener.reader, partition, place.next):
+        if self._store.keep_position(listener.reader, partition, place.next):
             place.deaths, place.kept = 0, place.next
             return
         log.error(
@@ -396,8 +395,9 @@ class BroadcastReader(Runnable):
         if flush is None or listener.reader is None:
             return
         try:
-            with self._broker.database.session() as session:  # the thread's own session may be in use
-                store.store_position(session, listener.reader, claim_run.claim.partition, offset + 1)
+            with closing(self._broker.channel()) as channel:  # the thread's own may be in use
+                reader = Broadcasts(channel.session)
+                reader.keep_position(listener.reader, claim_run.claim.partition, offset + 1)
         except (*TROUBLES, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)
 
@@ -416,7 +416,7 @@ class BroadcastReader(Runnable):
                     if place.next != place.kept:
                         self._keep(listener, partition)
                 if listener.reader is not None:
-                    store.sign_off(self._session, listener.reader)
+                    self._store.sign_off(listener.reader)
         except (*TROUBLES, EmsError) as error:
             log.info("could not sign off: %s", error)
-        self._session.close()
+        self._channel.close()

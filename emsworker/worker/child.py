@@ -55,7 +55,6 @@ from emsworker.worker.child_spec import (
 )
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
-from emsworker.worker.placement import served_here
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
@@ -139,7 +138,7 @@ class Child:
 
     def _create(self, app: Ems) -> None:
         """Create all threads; broadcasts that are sent from now on are not missed."""
-        self._served = served_here(app, self._topics_of(app))
+        self._served = app.broker.served(self._topics_of(app))
         self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
         schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]
@@ -210,8 +209,8 @@ class Child:
         if not on_dead or not assignments:
             return []
         places = {group_id: (one.topic.name, one.group.name) for group_id, one in assignments.items()}
-        database, pause_s = app.stream.database, _NOTICE_BEATS * app.settings.beat_s
-        return [DeadNotices(database, places, on_dead, app.stream.decoder, pause_s, self._on_side_death)]
+        channel, pause_s = app.stream.channel(), _NOTICE_BEATS * app.settings.beat_s
+        return [DeadNotices(channel, places, on_dead, app.stream.decoder, pause_s, self._on_side_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
@@ -263,8 +262,8 @@ class Child:
             topic = app.stream.catalog.topic(route.topic)
             group = app.stream.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
-            declare_limit(app.stream.database, group, route)
-            declare_handlers(app.stream.database, group, route)
+            declare_limit(app.stream, group, route)
+            declare_handlers(app.stream, group, route)
             assignments.append(Assignment(topic, group, route))
         return assignments
 

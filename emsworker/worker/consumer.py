@@ -27,16 +27,16 @@ from emsworker.consume.suspects import Suspects
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
+from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Isolation, Order, Topic
 from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.cluster import clients
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.groups.claims import Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
 from emsworker.worker.recycler import Allowance, Recycler

@@ -37,8 +37,8 @@ from emsworker.core.process.signals import blocked, ignore_stops
 from emsworker.core.servers import MAIN
 from emsworker.core.terminal_text import harmless
 from emsworker.core.url import redact
+from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
 from emsworker.worker.child_spec import (
     AWAY,

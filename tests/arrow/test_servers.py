@@ -14,9 +14,9 @@ from emsworker.arrow.frames import read_arrow
 from emsworker.core.errors import ConfigError, StoreUnavailable, UnknownGroup, UnknownTopic
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.servers import connect, fresh_database
 from tests.support.several import Several, several_databases
+from tests.support.tables import migrate
 
 
 @pytest.fixture

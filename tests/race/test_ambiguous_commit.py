@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from emsworker.core.errors import ConnectionLost
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.groups import claims, progress
 from tests.support.proxy import Cut, proxied
 from tests.support.streams import AppFactory, Stream, failed, flush_of, stored, wait_until

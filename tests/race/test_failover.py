@@ -14,12 +14,12 @@ from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.store.engine.sql import Sql
 from emsworker.store.topics import create_topic
 from tests.support.machine import machine_s
 from tests.support.proxy import proxied
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 

@@ -8,10 +8,10 @@ import redis
 
 from emsworker.broker.keys import RedisKeys
 from emsworker.broker.results import RedisResults
+from emsworker.core.flush import ResultRow
 from emsworker.core.model import Entry
 from emsworker.publish import redis_connection
 from emsworker.publish.redis_connection import RedisConnection
-from emsworker.store.groups.results import ResultRow
 from tests.support.interruptions import Cut, Timeout
 
 FILES = (str(Path(redis.__file__).parent), str(redis_connection.__file__))

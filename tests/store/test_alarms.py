@@ -20,12 +20,11 @@ from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
-from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
+from emsworker.core.errors import AlreadyExists, ConfigError, DiskFull, UnknownAlarm
 from emsworker.core.model import Group, Topic
 from emsworker.local import LocalDatabase
 from emsworker.publish.intake import take_in
 from emsworker.store.cluster import alarms
-from emsworker.store.engine.errors import DiskFull
 from emsworker.store.engine.probe import check_room
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress

@@ -11,15 +11,14 @@ from functools import partial
 import pytest
 
 from emsworker.core.codec import Decoder
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import ConnectionLost, FenceLost
+from emsworker.core.flush import Flush
 from emsworker.core.limits import Limit
 from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Topic, TopicRule
+from emsworker.core.work import AvailableWork, Claimant, NothingClaimed
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.groups import claims, limits, progress
-from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets
 

@@ -18,10 +18,9 @@ from sqlalchemy.orm import Session as OrmSession
 from emsworker import Ems, Middleware, Receipt
 from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnded, TransactionRolledBack
+from emsworker.core.errors import ConfigError, ConnectionLost, StoreUnavailable, TransactionEnded, TransactionRolledBack
 from emsworker.core.url import DatabaseUrl
 from emsworker.publish.outgoing import Outgoing
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.stream import outbox

@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pymysql.constants import COMMAND
 
-from emsworker.core.errors import ConfigError, MessageTooLarge
+from emsworker.core.errors import ConfigError, ConnectionLost, MessageTooLarge
 from emsworker.core.ids import parse_uid
+from emsworker.core.schedule import Declared
 from emsworker.store.cluster import schedules
-from emsworker.store.cluster.schedules import Declared
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.groups import claims
 from emsworker.store.stream import outbox

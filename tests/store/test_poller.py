@@ -22,6 +22,7 @@ from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
+from emsworker.core.work import PollAnswer
 from emsworker.local import Redis
 from emsworker.publish import notifier as notifier_module
 from emsworker.publish import redis_connection as connection
@@ -31,7 +32,6 @@ from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
-from emsworker.store.groups.claims import PollAnswer
 from tests.support.streams import Stream
 from tests.support.waiting import until
 

@@ -10,11 +10,10 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.ids import new_client_id
-from emsworker.core.model import TASK_HEADER, Group, Isolation, Message, Order, Outcome, Topic
+from emsworker.core.model import TASK_HEADER, Group, HandlerRow, Isolation, Message, Order, Outcome, Topic
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
-from emsworker.store.groups.handlers import HandlerRow
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.worker.dead_notices import DeadNotices
 from tests.support import rows
@@ -194,23 +193,23 @@ def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(strea
     group = stream.group(topic)
     app.task(name="own", topic="t", group="g", ladder="0.25s 1m", max_attempts=2, on_error="dead")(print)
     app.task(name="plain", topic="t", group="g")(print)
-    declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
+    declare_handlers(app.stream, group, app.registry.routes["t", "g"])
     known = {
         "own": HandlerRow("own", "dead", "250ms 1m", 2),
         "plain": HandlerRow("plain", "retry", None, None),
     }
     assert handlers.list_handlers(stream.session, group.id) == known
     writes = stream.status("Com_insert")
-    declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
+    declare_handlers(app.stream, group, app.registry.routes["t", "g"])
     assert stream.status("Com_insert") == writes, "nothing is written where nothing has changed"
     newer = stream.app()
     newer.task(name="own", topic="t", group="g", max_attempts=9)(print)
-    declare_handlers(newer.stream.database, group, newer.registry.routes["t", "g"])
+    declare_handlers(newer.stream, group, newer.registry.routes["t", "g"])
     known["own"] = HandlerRow("own", "retry", None, 9)
     assert handlers.list_handlers(stream.session, group.id) == known, "an older version may still run the other one"
     listener = stream.app()
     listener.subscribe("t", "g", max_attempts=7)(print)
-    declare_handlers(listener.stream.database, group, listener.registry.routes["t", "g"])
+    declare_handlers(listener.stream, group, listener.registry.routes["t", "g"])
     assert handlers.list_handlers(stream.session, group.id) == {"": HandlerRow("", "retry", None, 7)}
     topics.delete_group(stream.session, group)
     assert stream.rows("SELECT * FROM ems_handler") == []

@@ -12,13 +12,12 @@ import pymysql
 import pytest
 from pymysql.cursors import SSCursor
 
-from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
+from emsworker.core.errors import AccessDenied, ConfigError, Conflict, ConnectionLost, SchemaMissing
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
 from emsworker.store.engine import schema
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
@@ -475,9 +474,11 @@ def test_tables_of_the_version_before_are_upgraded_under_running_processes(
     identity = stream_id(stream.session)
     added = tmp_path / "0999_note.sql"
     added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL;\n")
-    old = schema._migrations()
+    old = schema._scripts
     with monkeypatch.context() as newer:
-        newer.setattr(schema, "_migrations", lambda: {**old, 999: added})
+        newer.setattr(
+            schema, "_scripts", lambda package: old(package) | ({999: added} if package == schema.CORE else {})
+        )
         with pytest.raises(SchemaMissing, match="run `ems migrate`"):
             check_version(stream.session)
         assert migrate(stream.session) == [999]

@@ -13,12 +13,12 @@ from emsworker.consume.executor import Executor
 from emsworker.consume.losses import LostUnderHandler
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.codec import Decoder
+from emsworker.core.errors import ConnectionLost
+from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome
+from emsworker.core.servers import ServerRun
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import ServerRun
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 
 SERVER = ServerRun(("one",), 100.0)

@@ -9,7 +9,7 @@ from emsworker.consume.losses import Losses, LostRun, judge
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import ConnectionLostInHandler
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
-from emsworker.store.engine.schema import ServerRun
+from emsworker.core.servers import ServerRun
 from emsworker.tasks.options import HandlerOptions
 
 CLAIM = Claim(1, 0, 5, 5, 4, 7, ClaimSource.STREAM, Isolation.ALONE, "c")

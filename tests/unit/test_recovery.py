@@ -8,9 +8,8 @@ import pytest
 from emsworker.beat.recovery import Verdict, failure_of, judge, may_come_back
 from emsworker.core.codec import encode_headers
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Claim, ClaimSource, Isolation, Outcome
-from emsworker.store.groups.handlers import HandlerRow
-from emsworker.store.groups.recovery import Lost, Place, Suspect
+from emsworker.core.lost import Lost, Place, Suspect
+from emsworker.core.model import Claim, ClaimSource, HandlerRow, Isolation, Outcome
 
 GROUP = Ladder.parse("10s", max_attempts=16, jitter=0)
 CLAIM = Claim(1, 0, 5, 9, 4, 7, ClaimSource.STREAM, Isolation.NONE, "c")

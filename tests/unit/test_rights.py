@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from emsworker.store.engine.grants import ROLES, privileges, statements
-from emsworker.store.engine.rights import RIGHTS, combine, merge, read_grid
-from emsworker.store.engine.schema import table_columns
+from emsworker.core.extension import Extension, extensions
+from emsworker.store.engine.grants import Grants
+from emsworker.store.engine.rights import CORE, merge, read_grid
+
+NOTES_EXTENSION = Extension("notes", "tests.unit", rights=f"{__name__}:NOTES")
 
 NOTES = read_grid(
     """
@@ -26,20 +28,21 @@ def test_a_capital_is_for_the_table_and_a_small_letter_for_columns() -> None:
 
 
 def test_an_extension_adds_the_rights_on_its_tables_and_a_role() -> None:
-    rights = combine(RIGHTS, NOTES)
-    granted = statements("beat", "shop", "u@h", rights=rights)
+    core, more = Grants(), Grants([NOTES_EXTENSION])
+    granted = more.statements("beat", "shop", "u@h")
     assert granted == [
-        *statements("beat", "shop", "u@h"),
+        *core.statements("beat", "shop", "u@h"),
         "GRANT SELECT (id, due_at), DELETE ON `shop`.ems_note TO 'u'@'h'",
     ]
-    assert privileges("worker", ["beat"], rights=rights)["ems_note"] == dict.fromkeys(("SELECT", "INSERT", "DELETE"))
-    assert privileges("worker", rights=rights)["ems_alarm"] == dict.fromkeys(("SELECT", "DELETE"))
-    assert statements("notes", "shop", "u@h", ["cancel"], rights=rights) == [
+    assert more.privileges("worker", ["beat"])["ems_note"] == dict.fromkeys(("SELECT", "INSERT", "DELETE"))
+    assert more.privileges("worker")["ems_alarm"] == dict.fromkeys(("SELECT", "DELETE"))
+    assert more.statements("notes", "shop", "u@h", ["cancel"]) == [
         "GRANT SELECT, INSERT, UPDATE, DELETE ON `shop`.ems_note TO 'u'@'h'",
         "GRANT SELECT (uid) ON `shop`.ems_result TO 'u'@'h'",
         "GRANT UPDATE ON `shop`.ems_result TO 'u'@'h'",
     ]
-    assert rights["reader"] == RIGHTS["reader"] and "ems_note" not in RIGHTS["beat"]
+    assert more.privileges("reader") == core.privileges("reader") and "ems_note" not in core.privileges("beat")
+    assert "notes" in more.roles and "notes" not in core.roles
 
 
 def test_who_has_columns_twice_has_each_once_and_the_table_beats_them() -> None:
@@ -57,7 +60,10 @@ def test_faults_of_a_table_are_not_passed_over() -> None:
         read_grid("beat worker\nt S", {})
 
 
-def test_it_names_the_tables_and_columns_that_there_are() -> None:
-    named = {table for privileges_ in RIGHTS.values() for table in privileges_} - {"*"}
-    assert named == set(table_columns()) and set(privileges("admin")) == named
-    assert len(ROLES) == 10
+def test_it_names_the_tables_that_there_are() -> None:
+    for used in ([], list(extensions().values())):
+        grants = Grants(used)
+        named = {table for role in grants.roles for table in grants.privileges(role)}
+        # Those that only Spark's sink writes are the core's.
+        assert named == set(grants.columns)
+    assert CORE.keys() < set(grants.roles) | CORE.keys() and {"celery", "sink"} <= set(grants.roles)

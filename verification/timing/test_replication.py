@@ -13,12 +13,12 @@ from emsworker import Ems
 from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
 from tests.support.machine import machine_s
 from tests.support.replication import Replicated, replicating
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import Program
 

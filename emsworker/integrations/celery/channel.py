@@ -30,10 +30,10 @@ from emsworker.integrations.celery.inbox import Delivery, Inbox
 from emsworker.integrations.celery.malformed import check_call
 from emsworker.integrations.celery.messages import Envelope, Published, Stored
 from emsworker.integrations.celery.names import GROUP
+from emsworker.integrations.celery.store.routing import Binding, ExchangeKind, Queue, TargetKind
 from emsworker.integrations.celery.streams import Stream
 from emsworker.store import topics
 from emsworker.store.groups import backlog
-from emsworker.store.routing import Binding, ExchangeKind, Queue, TargetKind
 
 log = logging.getLogger(__name__)
 

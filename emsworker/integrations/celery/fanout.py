@@ -27,9 +27,9 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import HEARTBEAT
+from emsworker.integrations.celery.store.routing import ExchangeKind
 from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups.claims import find_new
-from emsworker.store.routing import ExchangeKind
 from emsworker.store.stream import broadcast
 from emsworker.store.stream.messages import close_hole_at
 

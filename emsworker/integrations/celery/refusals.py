@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from emsworker.store.engine.errors import REFUSED, ConnectionLost
+from emsworker.core.errors import REFUSED, ConnectionLost
 from emsworker.store.engine.session import outlives_refusals
 
 

@@ -8,27 +8,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from emsworker.core.errors import EmsError, MessageTooLarge
-from emsworker.core.process import forks
-from emsworker.integrations.celery.options import StreamOptions
-from emsworker.integrations.celery.poller import ResultPoller, Waiter
-from emsworker.integrations.celery.refusals import Refusals
-from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
-from emsworker.integrations.celery.url import StreamUrl
-from emsworker.integrations.celery.wakeups import WakeUps
-from emsworker.store.celery import results
-from emsworker.store.celery.results import StoredValue
-from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import (
+from emsworker.core.errors import (
     REFUSED,
     AssertionBroken,
     Conflict,
     ConnectionLost,
     Duplicate,
+    EmsError,
+    MessageTooLarge,
     TransactionGone,
-    translate,
 )
-from emsworker.store.engine.schema import check_version, stream_id
+from emsworker.core.process import forks
+from emsworker.core.process.reconnect import until_connected
+from emsworker.integrations.celery.extension import EXTENSION
+from emsworker.integrations.celery.options import StreamOptions
+from emsworker.integrations.celery.poller import ResultPoller, Waiter
+from emsworker.integrations.celery.refusals import Refusals
+from emsworker.integrations.celery.store import results
+from emsworker.integrations.celery.store.results import StoredValue
+from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
+from emsworker.integrations.celery.url import StreamUrl
+from emsworker.integrations.celery.wakeups import WakeUps
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import translate
+from emsworker.store.engine.schema import check_extension, check_version, stream_id
 from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
@@ -109,6 +112,7 @@ class Storage:
         """
         with contextlib.suppress(ConnectionLost), self._session() as session:
             check_version(session)
+            check_extension(session, EXTENSION)
             results.find(session, [b"?"])  # of its tables, too
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

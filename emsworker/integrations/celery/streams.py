@@ -11,14 +11,16 @@ from emsworker.beat.leader import Beat
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.model import TopicKind
 from emsworker.core.process import forks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.integrations.celery.bindings import Bindings
+from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.fanout import LocalQueues
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.refusals import Refusals, in_task
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.schema import check_version
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import check_extension, check_version
 from emsworker.store.engine.session import Session
 
 _LAST_S = 5.0
@@ -90,6 +92,7 @@ class Stream:
                 self._probe = at_once.session(patient=False)
             with self._refusals.apart():
                 check_version(self._probe)
+                check_extension(self._probe, EXTENSION)
 
     def maintain(self) -> None:
         """Run the maintenance services of the stream in this process, unless the options forbid it."""

@@ -16,6 +16,8 @@ from kombu.transport.virtual.base import Management
 from emsworker import __version__
 from emsworker.core.errors import (
     ConfigError,
+    Conflict,
+    ConnectionLost,
     FenceLost,
     LeaseLost,
     MessageTooLarge,
@@ -36,7 +38,6 @@ from emsworker.integrations.celery.startup import broker_connected, ends_worker
 from emsworker.integrations.celery.stats import hide_secrets
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
 

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
-from emsworker.core.model import Entry
+from emsworker.core.model import Begun, Entry
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 _TRIES = 10
-
-
-class Begun(NamedTuple):
-    """Outcome of an attempt to begin an effect.
-
-    Attributes:
-        entry: whether to go ahead.
-        token: identifies this attempt.
-        left_s: seconds that another running attempt may still take.
-    """
-
-    entry: Entry
-    token: bytes
-    left_s: float = 0.0
 
 
 def do_in(transaction: Any, key: bytes, ttl_s: float) -> bool:

@@ -7,14 +7,20 @@ import re
 from pymysql.err import DataError, IntegrityError, MySQLError, NotSupportedError, ProgrammingError
 
 from emsworker.core.errors import (
+    REFUSED,
     AccessDenied,
+    AssertionBroken,
     ConfigError,
+    Conflict,
+    ConnectionLost,
+    DiskFull,
+    Duplicate,
     EmsError,
     LoginRefused,
     Problem,
     SchemaMissing,
     StatementRefused,
-    TlsError,
+    TransactionGone,
 )
 from emsworker.core.process.address import address_name
 from emsworker.core.process.role import check_command
@@ -48,36 +54,6 @@ _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 # The same, of numbers to which the driver gives no class: no default, out of range, bad text, a table's constraint.
 _AT_FAULT = frozenset({1054, 1064, 1264, 1364, 1366, 1406, 3819, 4025})
 
-
-class ConnectionLost(Exception):
-    """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
-
-
-class DiskFull(ConnectionLost):
-    """The server has no room to write; reads, and changes that need no room, go on."""
-
-
-class Conflict(Exception):
-    """The server aborted this transaction in favour of another; nothing of it was committed."""
-
-
-class TransactionGone(Exception):
-    """The lent transaction was committed or rolled back by its borrower."""
-
-
-class Duplicate(Exception):
-    """A unique key is taken; ``key`` is its name."""
-
-    def __init__(self, text: str) -> None:
-        self.key = text.rsplit("'", 2)[-2].rsplit(".", 1)[-1] if text.count("'") >= 2 else ""
-        super().__init__(text)
-
-
-class AssertionBroken(Exception):
-    """A condition that a packet states about its own statements did not hold."""
-
-
-REFUSED = (AccessDenied, TlsError)  # of the user, a password, a grant or TLS
 
 TROUBLES = (
     ConnectionLost,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.errors import AssertionBroken, ConfigError, Problem
 from emsworker.core.process.forks import undivided
-from emsworker.store.engine.errors import AssertionBroken, asserts
+from emsworker.store.engine.errors import asserts
 from emsworker.store.engine.sql import Sql
 
 _FIX = (

@@ -93,6 +93,7 @@ def merge(privileges: Iterable[Privileges]) -> Privileges:
 _ROLES = """
                        publisher  producer  worker  beat  viewer  reader  operator
 ems_schema_version     S          S         S       S     S       S       S
+ems_extension_version  -          -         S       S     S       S       S
 ems_topic              -          S         S       S     S       S       S
 ems_topic_guard        -          S         S       S     -       -       S
 ems_partition          -          Su        Su      Su    S       S       S
@@ -212,89 +213,3 @@ CORE = combine(
     ),
     _ADMIN,  # creates the tables, and changes any of their rows
 )
-
-# celery: Celery programs, clients and workers alike: what a worker does, and queues that they declare, purge and
-#   delete.
-CELERY = read_grid(
-    """
-                       celery  beat
-ems_schema_version     S       -
-ems_topic              SIUD    -
-ems_topic_guard        SIUD    -
-ems_partition          SIUD    -
-ems_message            SIuD    -
-ems_outbox             SIuD    -
-ems_publish            SIuD    -
-ems_dedup              SIUD    -
-ems_group              SIUD    -
-ems_handler            SIUD    -
-ems_cursor             SIUD    -
-ems_claim              SIUD    -
-ems_retry              SIUD    -
-ems_attempt            SIUD    -
-ems_dead               SIUD    -
-ems_dead_notice        SIUD    -
-ems_skip               SIUD    -
-ems_skip_policy        SIUD    -
-ems_restored           SIUD    -
-ems_result             SIUD    -
-ems_progress           SIUD    -
-ems_schedule           SIU     -
-ems_once               SIUD    -
-ems_client             SIUD    -
-ems_leader             SIUD    -
-ems_position           SIUD    -
-ems_hold               SIUD    -
-ems_limit              SIUD    -
-ems_slot               SIUD    -
-ems_alarm_rule         Su      -
-ems_alarm              SIUD    -
-ems_alarm_event        SIUD    -
-ems_alarm_silence      S       -
-ems_sample             SID     -
-ems_latest             SID     -
-ems_audit              sD      -
-ems_celery_result      SIUD    sD
-ems_celery_chord       SIUD    sD
-ems_celery_chord_part  SIUD    sD
-ems_celery_schedule    SIUD    -
-ems_exchange           SIUD    -
-ems_queue              SIUD    -
-ems_binding            SIUD    -
-""",
-    {
-        "UPDATE ems_message": {"celery": "offset"},
-        "UPDATE ems_outbox": {"celery": "created_at"},
-        "UPDATE ems_publish": {"celery": "refused_at, error"},
-        "UPDATE ems_alarm_rule": {"celery": "name"},
-        "SELECT ems_audit": {"celery": "action_id, step"},
-        "SELECT ems_celery_result": {"beat": "name, expires_at"},
-        "SELECT ems_celery_chord": {"beat": "name, expires_at"},
-        "SELECT ems_celery_chord_part": {"beat": "chord"},
-    },
-)
-
-# sink: writes from Spark: stages rows, and moves committed ones into the stream. It reads no message's body.
-# hold: a reader holds messages for its named streaming queries; so it could also keep retention from deleting any, and
-#   release the holds of others. It changes nothing else.
-SPARK = read_grid(
-    """
-                    sink  sink+auto-create  reader+hold
-ems_schema_version  S     -                 -
-ems_topic           S     IU                -
-ems_topic_guard     S     I                 -
-ems_partition       Su    Iu                -
-ems_message         sI    -                 -
-ems_outbox          I     -                 -
-ems_hold            -     -                 IU
-ems_stage           SIUD  -                 -
-ems_stage_task      SIUD  -                 -
-ems_ledger          SIUD  -                 -
-""",
-    {
-        "UPDATE ems_partition": {"sink": "next_offset", "sink+auto-create": "topic_id, partition, closed"},
-        "SELECT ems_message": {"sink": "topic_id, partition, offset"},
-    },
-)
-
-RIGHTS = combine(CORE, CELERY, SPARK)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
@@ -12,7 +14,9 @@ from typing import Any
 from pymysql.err import MySQLError
 
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
+from emsworker.core.extension import Extension, extensions
 from emsworker.core.ids import new_uid
+from emsworker.core.servers import ServerRun
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
@@ -20,27 +24,52 @@ from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_s
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
+CORE = "emsworker.store.engine"
+"""The package of the core's migrations."""
 
 
-def _migrations() -> dict[int, Traversable]:
-    folder = files("emsworker.store.engine") / "migrations"
-    return {int(item.name[:4]): item for item in folder.iterdir() if item.name.endswith(".sql")}
+@functools.cache
+def _scripts(package: str) -> dict[int, Traversable]:
+    """The migrations in a package by version, in order: ``NNNN_title.sql`` files in its folder ``migrations``."""
+    folder = files(package) / "migrations"
+    found = [item for item in folder.iterdir() if item.name.endswith(".sql")] if folder.is_dir() else []
+    return {int(item.name[:4]): item for item in sorted(found, key=lambda item: item.name)}
+
+
+def _latest(package: str) -> int:
+    return max(_scripts(package), default=0)
+
+
+def create_statements(package: str = CORE) -> dict[str, str]:
+    """Return every table of a package with the statement that creates it.
+
+    Args:
+        package: that of the core, or an extension's.
+    """
+    script = "\n".join(file.read_text(encoding="utf-8") for file in _scripts(package).values())
+    found = re.finditer(r"^CREATE TABLE IF NOT EXISTS (\w+) \(.*?\n\)[^;]*;", script, re.DOTALL | re.MULTILINE)
+    return {one[1]: one[0] for one in found}
+
+
+def table_columns(used: Iterable[Extension] = ()) -> dict[str, str]:
+    """Return every table with the name of its first column, as the migrations create them.
+
+    Args:
+        used: the extensions whose tables are wanted as well.
+    """
+    packages = (CORE, *(one.package for one in used))
+    found = (table for package in packages for table in create_statements(package).items())
+    return {table: re.findall(r"\(\s*`?(\w+)", statement)[0] for table, statement in found}
 
 
 def versions() -> list[int]:
     """Return the schema versions that there are, in order."""
-    return sorted(_migrations())
+    return list(_scripts(CORE))
 
 
 def latest_version() -> int:
     """Return the schema version that this code works with."""
-    return versions()[-1]
-
-
-def table_columns() -> dict[str, str]:
-    """Return every table of the schema with the name of its first column, as the migrations create them."""
-    script = "\n".join(file.read_text(encoding="utf-8") for _, file in sorted(_migrations().items()))
-    return dict(re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+) \(\s*`?(\w+)", script, re.MULTILINE))
+    return _latest(CORE)
 
 
 def check_server(session: Session) -> None:
@@ -67,11 +96,32 @@ def current_version(session: Session) -> int:
     return int(session.rows(_SQL.get_version)[0][0] or 0)
 
 
-def migrate(session: Session) -> list[int]:
+def has_tables(extension: Extension) -> bool:
+    """Return whether an extension has tables of its own."""
+    return bool(_scripts(extension.package))
+
+
+def extension_versions(session: Session) -> dict[str, int]:
+    """Return the extensions whose tables the database has, with their versions."""
+    return {name: int(version) for name, version in session.rows(_SQL.list_extension_versions)}
+
+
+def present_extensions(session: Session) -> list[Extension]:
+    """Return the installed extensions whose tables the database has, and those that have none."""
+    found = extension_versions(session)
+    return [one for one in extensions().values() if one.name in found or not has_tables(one)]
+
+
+def migrate(session: Session, more: Iterable[Extension] = ()) -> list[int]:
     """Bring the schema up to date; idempotent, and safe if two processes do it at once.
 
+    Tables of an extension are created for those that ask for them, and are brought up to date wherever they exist.
+
+    Args:
+        more: extensions whose tables are wanted.
+
     Returns:
-        the versions that were applied.
+        the versions of the core that were applied.
 
     Raises:
         SchemaMissing: another migration holds the lock, or the database is newer than this code.
@@ -84,19 +134,54 @@ def migrate(session: Session) -> list[int]:
         current = current_version(session)
         if current > latest_version():
             raise _mismatch(current)
-        todo = {version: file for version, file in sorted(_migrations().items()) if version > current}
+        todo = _newer(CORE, current)
         for version, file in todo.items():
-            _apply(session, version, file)
+            _run_script(session, file)
+            session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+        wanted = {one.name: one for one in (*more, *present_extensions(session))}
+        for one in wanted.values():
+            _migrate_extension(session, one)
         return list(todo)
     finally:
         session.rows(_SQL.unlock_migration)
 
 
-def _apply(session: Session, version: int, file: Traversable) -> None:
+def _migrate_extension(session: Session, extension: Extension) -> None:
+    current = extension_versions(session).get(extension.name, 0)
+    if current > _latest(extension.package):
+        raise _extension_mismatch(extension, current)
+    for version, file in _newer(extension.package, current).items():
+        _run_script(session, file)
+        session.execute(_SQL.add_extension_version, {"extension": extension.name, "version": version})
+
+
+def _newer(package: str, version: int) -> dict[int, Traversable]:
+    return {number: file for number, file in _scripts(package).items() if number > version}
+
+
+def _run_script(session: Session, file: Traversable) -> None:
     # DDL commits by itself, so every statement can be repeated after a crash in between.
     for statement in read_script(file):
         session.send(statement)
-    session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+
+
+def check_extension(session: Session, extension: Extension) -> None:
+    """Reject tables of an extension that this code does not know.
+
+    Raises:
+        SchemaMissing: the message names both versions, or the command that creates the tables.
+    """
+    current = extension_versions(session).get(extension.name, 0)
+    if current != _latest(extension.package):
+        raise _extension_mismatch(extension, current)
+
+
+def _extension_mismatch(extension: Extension, current: int) -> SchemaMissing:
+    name, latest = extension.name, _latest(extension.package)
+    if current == 0:
+        return SchemaMissing(f"the database has no tables of {name}; run `ems migrate --with {name}`")
+    fix = "run `ems migrate`" if current < latest else f"install a newer {name}"
+    return SchemaMissing(f"the tables of {name} are of version {current}, this code needs {latest}; {fix}")
 
 
 def create_database(session: Session, name: str) -> None:
@@ -146,14 +231,6 @@ def stream_id_text(database: str) -> Sql:
 def server_now(session: Session) -> datetime:
     """Return the server's time, in UTC."""
     return utc(session.rows(_SQL.get_now)[0][0])
-
-
-@dataclass(frozen=True)
-class ServerRun:
-    """Identity of the server that answers, and its uptime in whole seconds (at most one too many)."""
-
-    identity: tuple[object, ...]
-    up_s: float
 
 
 def server_run(session: Session) -> ServerRun:

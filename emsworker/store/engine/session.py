@@ -16,12 +16,20 @@ from pymysql.constants import COMMAND, SERVER_STATUS
 from pymysql.converters import conversions
 from pymysql.err import MySQLError
 
-from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
+from emsworker.core.errors import (
+    REFUSED,
+    Conflict,
+    ConnectionLost,
+    DiskFull,
+    MessageTooLarge,
+    SoftTimeLimitExceeded,
+    TransactionGone,
+)
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
-from emsworker.store.engine.errors import REFUSED, Conflict, ConnectionLost, DiskFull, TransactionGone, translate
+from emsworker.store.engine.errors import translate
 from emsworker.store.engine.nodes import Nodes
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 

@@ -8,28 +8,12 @@ hooks are called: they are called at most once, and not at all if the process di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
+from emsworker.core.model import Notice
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
-
-
-class Notice(NamedTuple):
-    """A dead letter of which no hook was told.
-
-    Attributes:
-        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
-    """
-
-    group_id: int
-    partition: int
-    message: tuple[Any, ...]
-    attempts: int
-    reason: str
-    error: str
-    error_type: str
 
 
 def add_notice(packet: Packet, group_id: int, partition: int, offset: int) -> None:

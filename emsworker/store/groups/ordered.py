@@ -19,20 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Order
+from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.groups.claims import (
-    Claimant,
-    NothingClaimed,
-    add_bodies,
-    claim_of,
-    fill,
-    open_packet,
-    retries_claimed,
-)
-from emsworker.store.groups.progress import Flush, send_fenced
+from emsworker.store.groups.claims import add_bodies, args_of, claim_of, fill, open_packet, retries_claimed
+from emsworker.store.groups.progress import send_fenced
 
 _SQL = Statements(__name__)
 _TAKE = Statements("emsworker.store.groups.claims")
@@ -46,7 +40,7 @@ def take_next(
     Raises:
         FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
     """
-    args = claimant.args | {"partition": partition, "rest_id": new_claim_id()}
+    args = args_of(claimant) | {"partition": partition, "rest_id": new_claim_id()}
 
     def attempt() -> Claim | NothingClaimed:
         packet = session.packet()

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emsworker.core.batches import in_batches
+from emsworker.core.errors import Duplicate
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, insertion
 from emsworker.store.stream import outbox

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from emsworker.core.errors import Conflict
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, insertion, nest
 from emsworker.store.stream.guards import hold_partition

@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 from emsworker.core.batches import in_batches
 from emsworker.core.counted import counted
-from emsworker.core.errors import MessageTooLarge, StatementRefused
+from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge, StatementRefused
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage
 from emsworker.core.partitioner import numbered, partition_of
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
     Part,
@@ -108,7 +107,7 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
         "level": message.level,
     }
     if message.due_at is None:
-        return fill(_SQL.delayed_row, values | {"delay_us": round(message.delay_s * 1_000_000) + number})
+        return fill(_SQL.delayed_row, values | {"delay_us": round((message.delay_s or 0.0) * 1_000_000) + number})
     due_at = literal(message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds"))
     return fill(_SQL.timed_row, values | {"due_at": due_at, "number": number})
 

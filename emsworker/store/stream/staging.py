@@ -18,9 +18,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emsworker.core.errors import EmsError, UnknownTopic
+from emsworker.core.errors import AssertionBroken, Duplicate, EmsError, UnknownTopic
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Part, Statements, blobs, fill, fill_rows, insertion, literal
 from emsworker.store.stream.guards import topic_id_text
@@ -86,7 +85,7 @@ class StagedRow:
     @property
     def delay_us(self) -> int | None:
         """Microseconds from the commit of its job until it is due, or ``None`` if it is not delayed."""
-        return round(self.message.delay_s * 1_000_000) or None
+        return round((self.message.delay_s or 0.0) * 1_000_000) or None
 
 
 def begin_task(session: Session, token: bytes) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from emsworker.core.errors import MessageTooLarge
-from emsworker.store.celery.results import StoredValue, add_entries, check_size
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
+from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge
+from emsworker.integrations.celery.store.results import StoredValue, add_entries, check_size
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.console.dialogue import confirm
+from emsworker.console.options import common_options, duration_option, stream_options, yes_option
+from emsworker.console.output import print_json, print_rows
+from emsworker.console.streams import open_single
 from emsworker.core.counted import counted
-
-from .common import common_options, confirm, duration_option, open_single, stream_options, yes_option
-from .output import print_json, print_rows
 
 if TYPE_CHECKING:
     from emsworker.chaos import ChaosReport

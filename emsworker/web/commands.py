@@ -1,17 +1,17 @@
-"""``ems web`` and ``ems audit``."""
+"""``ems web``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from .common import COUNT, WrongUsage, common_options, open_stream, open_wanted, stream_options
-from .output import print_rows
+from emsworker.console.failures import WrongUsage
+from emsworker.console.options import stream_options
+from emsworker.console.streams import open_wanted
 
 if TYPE_CHECKING:
     from emsworker.web.access import AccessRule, Level
@@ -238,18 +238,3 @@ def password(name: str, level: Level, password: str) -> None:
     from emsworker.web.access import password_line
 
     click.echo(password_line(name, level, password))
-
-
-@click.command()
-@click.option("--limit", type=COUNT, default=50, show_default=True, help="Maximum number.")
-@click.option("--after", metavar="ID", help="Continue after this action.")
-@common_options
-def audit(limit: int, after: str | None, as_json: bool) -> None:
-    """List what people have changed by the dashboard, the latest first."""
-    from emsworker.admin.audit import Audit
-
-    found = Audit(open_stream().database()).list(after=after, limit=limit)
-    rows = [asdict(one) | {"id": one.id, "action_id": one.id} for one in found]
-    print_rows(
-        rows, ["begun_at", "actor", "action", "target", "changed", "detail"], as_json, "Nobody changed anything."
-    )

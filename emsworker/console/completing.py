@@ -106,13 +106,13 @@ def _silenced() -> Iterator[None]:
 
 def _read(ctx: click.Context, work: Callable[[Database], list[str]]) -> list[str]:
     from emsworker.core.config import Settings
+    from emsworker.core.extension import default_url
     from emsworker.core.process.clock import ticks
     from emsworker.core.servers import MAIN, parse_servers
-    from emsworker.local.stack import LocalStack
     from emsworker.store.engine.database import Database
 
     settings = Settings.load(**({"url": ctx.meta[URL]} if URL in ctx.meta else {}))
-    url = settings.url or LocalStack().url
+    url = settings.url or default_url()
     if url is None:
         return []
     urls = {MAIN: url} | {one.name: one.url for one in parse_servers(settings.servers)}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import common_options, duration_option, stream_options
-from .output import print_done, print_json, print_rows
+from emsworker.console.options import common_options, duration_option, stream_options
+from emsworker.console.output import print_done, print_json, print_rows
 
 if TYPE_CHECKING:
     from emsworker.local.server import Server
@@ -38,13 +38,14 @@ def _stack() -> LocalStack:
 @common_options
 def start(timeout: float, as_json: bool) -> None:
     """Start the servers, if they do not run, and create the tables of EMS."""
+    from emsworker.core.extension import extensions
     from emsworker.store.engine.database import Database
     from emsworker.store.engine.schema import migrate
 
     stack = _stack()
     stack.start(timeout)
     database = Database(stack.database.url)
-    database.call(migrate)
+    database.call(lambda session: migrate(session, extensions().values()))
     database.thread_session().close()
     redis = "with Redis" if stack.redis_url else "without Redis, which is not installed (workers poll instead)"
     text = f"The local stream runs in {stack.folder}, {redis}.\nCommands and apps use it while EMS_URL is not set; "

@@ -14,6 +14,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
+from emsworker.console.context_keys import TRACEBACK, URL
+from emsworker.console.options import json_option, stream_options, wide_option
+from emsworker.console.output import draws_tables, print_rows
 from emsworker.core.counted import counted
 from emsworker.core.errors import ExtraMissing
 from emsworker.core.extras import hint_if_missing
@@ -24,10 +27,6 @@ from emsworker.spark.jobs.output import FORMATS, as_text, write
 from emsworker.spark.jobs.output import as_json as report_json
 from emsworker.spark.jobs.report import JobReport, plain, shown
 from emsworker.spark.jobs.session import DEFAULT_MASTER, open_session
-
-from .common import json_option, stream_options, wide_option
-from .context_keys import TRACEBACK, URL
-from .output import draws_tables, print_rows
 
 EPILOG = (
     "The stream is where EMS_URL or --profile points; on a cluster, on every node. Exit code 0: done; 1: it failed; "
