@@ -344,7 +344,8 @@ def _check_refused(session: Session) -> list[Finding]:
         return [_ok("ems_publish", "no row is refused")]
     value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
     fix = (
-        "messages that were written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`"
+        "messages written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`, "
+        "or earlier if there are many"
     )
     return [_warning("ems_publish", value, fix)]
 

@@ -88,16 +88,25 @@ def sweep_audit(session: Session, settings: Settings) -> float:
 
 
 def sweep_refused(session: Session, settings: Settings) -> float:
-    """Delete rows of ``ems_publish`` that were refused longer ago than ``refused_keep_s``, and say how many.
+    """Delete rows of ``ems_publish`` that were refused long ago, or are too many or too large, and say how many.
 
     Whoever may insert rows may insert any number of any size for a topic that does not exist: they must not stay.
     """
-    if not settings.refused_keep_s:
-        return _NONE_BEATS * settings.beat_s
-    if swept := intake.delete_old(session, settings.refused_keep_s, _REFUSED):
+    old = intake.delete_old(session, settings.refused_keep_s, _REFUSED) if settings.refused_keep_s else 0
+    if old:
         ago = format_duration(settings.refused_keep_s)
-        log.warning("deleted %s of ems_publish that had been refused for more than %s", counted(swept, "row"), ago)
-    return pause_s(swept, _REFUSED, settings)
+        log.warning("deleted %s of ems_publish that had been refused for more than %s", counted(old, "row"), ago)
+    keep_rows, keep_bytes = settings.refused_keep_rows, settings.refused_keep_bytes
+    surplus = intake.delete_surplus(session, keep_rows, keep_bytes, _REFUSED)
+    if surplus:
+        log.warning(
+            "deleted the oldest %s of ems_publish that had been refused: at most %s and %d bytes are kept "
+            "(refused_keep_rows, refused_keep_bytes)",
+            counted(surplus, "row"),
+            counted(keep_rows, "row"),
+            keep_bytes,
+        )
+    return pause_s(max(old, surplus), _REFUSED, settings)
 
 
 def pause_s(swept: int, chunk: int, settings: Settings) -> float:

@@ -16,13 +16,13 @@ from functools import partial
 from emsworker.broker.placed import PlacedBroker
 from emsworker.core.batches import in_batches
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.model import NewMessage, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.store.cluster import clients
-from emsworker.store.stream import forwards
+from emsworker.store.stream import forwards, outbox
 from emsworker.store.stream.messages import row_bytes
 
 log = logging.getLogger(__name__)
@@ -91,9 +91,17 @@ class Forwarder(Runnable):
             self._servers.forget(one.topic)
             return 0
         database, gone = self._source.database, 0
-        messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH))
+        messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH, _BYTES))
         for part in in_batches(messages, row_bytes, _BYTES):
-            if not self._hand_over(one.topic, name, kept, part):
+            try:
+                handed_over = self._hand_over(one.topic, name, kept, part)
+            except MessageTooLarge as error:
+                if len(part) > 1:
+                    raise
+                why = f"server {name} does not take it: {error}"
+                database.call(partial(outbox.refuse, topic_id=one.topic_id, uid=part[0].uid, why=why))
+                continue
+            if not handed_over:
                 self._servers.forget(one.topic)
                 break
             uids = [message.uid for message in part]

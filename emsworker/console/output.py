@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from emsworker.core.extras import hint_if_missing
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import harmless, harmless_json
 
 from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
 from .collecting import PrintedList, collected
@@ -20,10 +20,13 @@ _MOST_INDENTED = 4 << 20
 
 def shown_priority(headers: Mapping[str, str]) -> int | str:
     """The priority of a message with these headers; the header's text if it is none."""
-    from emsworker.core.model import PRIORITY_HEADER
+    from emsworker.core.errors import DecodeError
+    from emsworker.core.model import PRIORITY_HEADER, priority_of
 
-    text = headers.get(PRIORITY_HEADER, "0")
-    return int(text) if text.isdecimal() else text
+    try:
+        return priority_of(headers)
+    except DecodeError:
+        return headers[PRIORITY_HEADER]
 
 
 def text_of(raw: str | bytes | None) -> str | None:
@@ -36,7 +39,7 @@ def print_json(value: Any) -> None:
     if (everything := collected()) is not None:
         everything.add_value(value)
         return
-    click.echo(_json_text(value))
+    click.echo(harmless_json(_json_text(value)))
 
 
 def _json_text(value: Any) -> str:
@@ -144,7 +147,7 @@ def print_record(record: Row, as_json: bool) -> None:
     for name, value in record.items():
         title = name.removesuffix("_s").replace("_", " ")
         text = text_cell(name, value)
-        first, *rest = (harmless(text) if sys.stdout.isatty() else text).splitlines() or [""]
+        first, *rest = harmless(text).splitlines() or [""]
         click.echo(f"{title.ljust(width)}  {first}".rstrip())
         for line in rest:
             click.echo(f"{' ' * width}  {line}")

@@ -210,6 +210,16 @@ class Settings:
     refused_keep_s: float = option(
         604800.0, seconds(), help="the time for which the beat keeps refused rows of ems_publish; 0: for ever"
     )
+    refused_keep_rows: int = option(
+        100_000,
+        whole(1, 10_000_000),
+        help="the number of refused rows of ems_publish that the beat keeps, the newest",
+    )
+    refused_keep_bytes: int = option(
+        1 << 30,
+        whole(1, 1 << 50),
+        help="the bytes of refused rows of ems_publish that the beat keeps, the newest",
+    )
     alarm_commands: tuple[str, ...] = option(
         (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )

@@ -27,7 +27,8 @@ from emsworker.store.topics import get_topic
 log = logging.getLogger(__name__)
 
 _PRODUCER = "sql"
-_BYTES = 4 << 20  # of bodies in a round
+_BYTES = 4 << 20  # of bodies and headers in a round
+_HEADERS_BYTES = 65_535  # the most that the column holds
 _STATEMENT_BYTES, _PACKET_SLACK = 2 << 20, 8192
 
 
@@ -99,10 +100,10 @@ class _Round:
         """Return the bytes to read of a row: none of one that its topic does not take."""
         try:
             topic = self._topic(row.topic)
-            if row.size > topic.max_message_bytes:
+            if row.size - _HEADERS_BYTES > topic.max_message_bytes:
                 raise MessageTooLarge(
-                    f"a body of {row.size} bytes is over the limit of topic {topic.name!r}, "
-                    f"{topic.max_message_bytes} bytes"
+                    f"a row of {row.size} bytes is over the limit of topic {topic.name!r}, "
+                    f"{topic.max_message_bytes} bytes of body"
                 )
         except EmsError as error:
             self._errors[row.id] = error

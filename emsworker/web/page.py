@@ -41,6 +41,7 @@ from emsworker.core.model import Topic
 from emsworker.core.options import LARGEST, whole
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
+from emsworker.core.terminal_text import harmless
 from emsworker.core.url import DatabaseUrl, impatient, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
@@ -437,6 +438,11 @@ def read_number(name: str, text: str | None, default: int | None = None, most: i
     return number
 
 
+def _seen(value: Any) -> Any:
+    """Write what a page would hide, or turn around, as escapes: names, keys and errors come from whoever sends."""
+    return harmless(value) if type(value) is str else value
+
+
 @lru_cache(1)
 def pages_of_extensions() -> tuple[View, ...]:
     """Return the pages of the installed extensions; those of one that fails are left out with a warning."""
@@ -466,6 +472,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_seen,
     )
     for name in (
         "compact",

@@ -32,6 +32,9 @@ def several(server: LocalDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield several
 
 
+_STORED = "topic_id, `partition`, `offset`, uid, headers, body, size, born_at"
+
+
 def values(**options: Any) -> list[tuple[str, str]]:
     table = read_arrow(columns=["topic", "value"], **options).read_all()
     return [(row["topic"], row["value"].decode()) for row in table.to_pylist()]
@@ -105,7 +108,7 @@ def test_a_replica_that_is_behind_what_was_planned_is_waited_for(
             app.send_many("orders", [str(n) for n in range(3)], partition=0)
             app.close()
         with connect(behind, autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE later AS SELECT * FROM ems_message WHERE `offset` = 2")
+            cursor.execute(f"CREATE TABLE later AS SELECT {_STORED} FROM ems_message WHERE `offset` = 2")
             cursor.execute("DELETE FROM ems_message WHERE `offset` = 2")  # it has not been applied yet
         monkeypatch.setenv("EMS_URL", ahead)
         monkeypatch.setenv("EMS_READ_URL", ahead)
@@ -126,4 +129,4 @@ def test_a_replica_that_is_behind_what_was_planned_is_waited_for(
 
 def _apply(url: str) -> None:
     with connect(url, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO ems_message SELECT * FROM later")
+        cursor.execute(f"INSERT INTO ems_message ({_STORED}) SELECT * FROM later")

@@ -152,8 +152,8 @@ def test_a_tombstone_waits_for_a_producer_that_commits_just_now(stream: Stream) 
     rows.set_cursor(stream.rows, 5)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
-            f"VALUES ({topic.id}, 0, 5, '', '\"late\"', NOW(6))"
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+            f"VALUES ({topic.id}, 0, 5, UNHEX(REPEAT('05', 16)), '', '\"late\"', NOW(6))"
         )
         threading.Timer(0.3, other.commit).start()
         assert close_hole(stream.session, topic.id, group.id, 0, 0.0)

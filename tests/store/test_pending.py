@@ -23,7 +23,7 @@ READ = "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0"
 
 def relay(stream: Stream, session: Session | None = None, limit: int = 100) -> int:
     session = session or stream.session
-    return sum(outbox.relay(session, due, limit) for due in outbox.find_due(session).due if due.seconds <= 0)
+    return sum(outbox.relay(session, due, limit).count for due in outbox.find_due(session).due if due.seconds <= 0)
 
 
 def test_a_delayed_message_is_never_early(stream: Stream) -> None:

@@ -214,7 +214,7 @@ def _accept(app: Ems, server: str, topic: str, messages: list[NewMessage]) -> No
 def _waiting(several: Several, name: str, topic: str) -> list[NewMessage]:
     database = several.database(name)
     found = database.call(lambda session: get_topic(session, topic))
-    return [] if found is None else database.call(lambda session: forwards.read(session, found.id, 10))
+    return [] if found is None else database.call(lambda session: forwards.read(session, found.id, 10, 1 << 20))
 
 
 def test_a_connection_of_the_caller_is_asked_where_it_is(

@@ -140,8 +140,8 @@ def test_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 1")
         cursor.execute(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
-            f"VALUES ({topic.id}, 0, 1, '', '', NOW(6))"
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+            f"VALUES ({topic.id}, 0, 1, UNHEX(REPEAT('01', 16)), '', '', NOW(6))"
         )
     stream.session.rollback()
 

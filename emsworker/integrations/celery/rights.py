@@ -14,7 +14,7 @@ ems_topic_guard        SIUD    -
 ems_partition          SIUD    -
 ems_message            SIuD    -
 ems_outbox             SIuD    -
-ems_publish            SuD     -
+ems_publish            SIuD    -
 ems_dedup              SIUD    -
 ems_group              SIUD    -
 ems_handler            SIUD    -

@@ -99,7 +99,7 @@ ems_topic_guard        -          S         S       S     -       -       S
 ems_partition          -          Su        Su      Su    S       S       S
 ems_message            -          sI        SI      SIuD  s       S       SIu
 ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
-ems_publish            i          -         s       SuD   s       S       SuD
+ems_publish            i          -         sI      SIuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
 ems_handler            -          -         SIUD    S     -       -       -

@@ -288,7 +288,7 @@ class Session:
                 raise self._too_large(sql)
             self._used_at = ticks()
             if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
-                connection._execute_command(COMMAND.COM_QUERY, sql.encode(connection.encoding))
+                connection._execute_command(COMMAND.COM_QUERY, sql.encode())
                 if self.when_sent is not None:
                     self.when_sent()
                 connection._read_query_result()

@@ -7,6 +7,6 @@ from emsworker.store.engine.sql import identifier
 
 MESSAGE = {
     f"{alias}message_columns": ", ".join(f"{alias.replace('_', '.')}{identifier(one)}" for one in MESSAGE_COLUMNS)
-    for alias in ("", "d_", "m_")
+    for alias in ("", "d_", "m_", "p_")
 }
 """The lists of columns; see :class:`emsworker.store.engine.sql.Statements`."""

@@ -79,14 +79,18 @@ def is_any_waiting(session: Session, topic_id: int) -> bool:
     return bool(session.rows(_SQL.is_any_waiting, {"topic_id": topic_id}))
 
 
-def read(session: Session, topic_id: int, limit: int) -> list[NewMessage]:
-    """Read the first messages of a topic, due or not, with what is left of their delays."""
+def read(session: Session, topic_id: int, limit: int, most_bytes: int) -> list[NewMessage]:
+    """Read the first messages of a topic, due or not, with what is left of their delays.
+
+    Args:
+        most_bytes: of headers and bodies, except that one message is read whatever it has.
+    """
     return [
         NewMessage.of(
             columns, partition=partition, level=level, delay_s=max(0.0, float(left_s)), producer_id=str(producer_id)
         )
         for partition, producer_id, level, left_s, *columns in session.rows(
-            _SQL.read_first, {"topic_id": topic_id, "limit": limit}
+            _SQL.read_first, {"topic_id": topic_id, "limit": limit, "most_bytes": most_bytes}
         )
     ]
 

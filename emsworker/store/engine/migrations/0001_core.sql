@@ -1,4 +1,6 @@
--- The stream: topics, partitions and messages.
+-- The stream: topics, partitions and messages. The constraints refuse what a producer could write by plain SQL and nobody
+-- could read: an offset from which none can be counted on, a message without an id, a kind that is none. total_size, here
+-- and in other tables, limits how much is read at once: it is generated, so that nobody can understate it.
 
 CREATE TABLE IF NOT EXISTS ems_topic (
   id INT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -40,7 +42,8 @@ CREATE TABLE IF NOT EXISTS ems_partition (
   trimmed BIGINT UNSIGNED NOT NULL DEFAULT 1,
   high_watermark BIGINT UNSIGNED NOT NULL DEFAULT 1,
   closed TINYINT NOT NULL DEFAULT 0,
-  PRIMARY KEY (topic_id, `partition`)
+  PRIMARY KEY (topic_id, `partition`),
+  CONSTRAINT ems_partition_sound CHECK (next_offset < 4611686018427387904)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_message (
@@ -56,8 +59,10 @@ CREATE TABLE IF NOT EXISTS ems_message (
   size INT UNSIGNED NOT NULL DEFAULT 0,
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
-  UNIQUE KEY uid (topic_id, uid)
+  UNIQUE KEY uid (topic_id, uid),
+  CONSTRAINT ems_message_sound CHECK (`offset` < 4611686018427387904 AND kind <> '' AND (kind <> 'message' OR uid IS NOT NULL))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The outbox: messages that may not be read yet, such as delayed ones.
@@ -74,6 +79,7 @@ CREATE TABLE IF NOT EXISTS ems_outbox (
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   created_at DATETIME(6) NOT NULL,
   level TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
   PRIMARY KEY (topic_id, due_at, uid),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
@@ -95,8 +101,9 @@ CREATE TABLE IF NOT EXISTS ems_publish (
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   refused_at DATETIME(6) NULL,
   error TEXT NULL,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(body) + COALESCE(LENGTH(headers), 0)) STORED,
   PRIMARY KEY (id),
-  KEY waiting (refused_at, id)
+  KEY waiting (refused_at, id, total_size)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Idempotent publishing.
