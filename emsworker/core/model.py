@@ -128,7 +128,7 @@ class ClaimSource(StrEnum):
 
 
 class Entry(StrEnum):
-    """State that a guard finds: not begun, done, in progress elsewhere, or begun by a process that died."""
+    """State of an idempotency key: not begun, done, in progress elsewhere, or begun by a process that died."""
 
     FIRST = "first"
     DONE = "done"

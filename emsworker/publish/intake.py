@@ -1,6 +1,6 @@
 """The intake: messages that other programs have written by plain SQL are checked as a send is, and moved to the outbox.
 
-A row that cannot be sent is kept with the reason, and stops no other one.
+Invalid rows are kept with their error and do not block others.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Round:
         return row.size
 
     def _topic(self, name: str) -> Topic:
-        """Return a topic; unlike a send, the intake creates none: a name in SQL is more often misspelt than new."""
+        """Return a topic; unlike a send, the intake creates none: it takes an unknown name for a typo."""
         if name not in self._topics:
             found = get_topic(self._session, name)
             unknown = UnknownTopic(f"there is no topic {name!r}; create it with `ems topics create`")

@@ -1,4 +1,4 @@
-"""StreamOptions of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
+"""Options of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks it
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """StreamOptions of Celery on a stream.
+    """Options of the transport and the result backend.
 
     Raises:
         ConfigError: one or more are wrong; all of them are listed.

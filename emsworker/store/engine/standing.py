@@ -92,7 +92,7 @@ def membership_grant(user: str) -> str:
 
 
 def _standing_in_group(connection: Connection, group: str, single: bool) -> Standing:
-    """Return what the group thinks: a former member that was started alone is writable, and nobody would get it."""
+    """Ask the group: a former member that was started alone is writable, but its writes never replicate."""
     try:
         member, role_here, unreachable, members, primaries = _rows(connection, _SQL.get_membership)[0]
     except MySQLError as error:
