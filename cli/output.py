@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from emsworker.core.extras import hint_if_missing
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 
 from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
 from .collecting import PrintedList, collected
@@ -144,7 +144,7 @@ def print_record(record: Row, as_json: bool) -> None:
     for name, value in record.items():
         title = name.removesuffix("_s").replace("_", " ")
         text = text_cell(name, value)
-        first, *rest = (harmless(text) if sys.stdout.isatty() else text).splitlines() or [""]
+        first, *rest = (escape_control(text) if sys.stdout.isatty() else text).splitlines() or [""]
         click.echo(f"{title.ljust(width)}  {first}".rstrip())
         for line in rest:
             click.echo(f"{' ' * width}  {line}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 
 from .common import (
     COUNT,
@@ -255,9 +255,11 @@ class Viewer:
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
         head.append(f"  {self._state()}")
-        facts = Text(harmless(screen.facts), no_wrap=True, overflow="ellipsis")
+        facts = Text(escape_control(screen.facts), no_wrap=True, overflow="ellipsis")
         foot = (
-            Text(harmless(f"error: {screen.problem}"), "red") if screen.problem else Text(self._order(len(rows)), "dim")
+            Text(escape_control(f"error: {screen.problem}"), "red")
+            if screen.problem
+            else Text(self._order(len(rows)), "dim")
         )
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")

@@ -24,19 +24,19 @@ from emsworker.core.ids import check_name, new_claim_id, parse_uid, uid_text
 from emsworker.core.model import (
     Claim,
     ClaimSource,
-    Entry,
     Failure,
     Group,
     Isolation,
     Message,
     NewMessage,
+    OnceState,
     Order,
     Receipt,
     Topic,
     TopicKind,
     TopicRule,
 )
-from emsworker.core.partitioner import numbered
+from emsworker.core.partitioner import partition_number
 from emsworker.core.priority import PRIORITIES
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
@@ -293,7 +293,7 @@ class MemoryBroker:
         return Receipt(uid_text(message.uid), topic.name, kept.partition, kept.offset)
 
     def _append(self, kept: KeptMessage) -> None:
-        kept.partition = numbered(kept.new.level, 0)
+        kept.partition = partition_number(kept.new.level, 0)
         log = self._log.setdefault((kept.topic.id, kept.partition), [])
         log.append(kept)
         kept.offset = len(log)
@@ -787,7 +787,7 @@ class MemoryKeys:
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
         """Begin an effect, unless it is done."""
         until = self._done_until.get(key)
-        return Begun(Entry.DONE if until is not None and self._now() < until else Entry.FIRST, b"")
+        return Begun(OnceState.DONE if until is not None and self._now() < until else OnceState.FIRST, b"")
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
         """Record that the effect has happened."""

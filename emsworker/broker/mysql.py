@@ -16,7 +16,7 @@ from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings
 from emsworker.core.errors import StoreUnavailable, TopicDeleted, TopicMoved
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
-from emsworker.core.process.forks import after_fork, lazy, undivided
+from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import Filter
@@ -69,7 +69,7 @@ class MysqlBroker:
         """
         if self.settings.url is not None:
             return self.settings.url
-        with undivided:
+        with fork_blocked:
             from emsworker.local.stack import LocalStack
 
         url = LocalStack().url
@@ -84,7 +84,7 @@ class MysqlBroker:
         """The Redis server, if there is one."""
         if self.settings.redis_url is not None or self.settings.url is not None:
             return self.settings.redis_url
-        with undivided:
+        with fork_blocked:
             from emsworker.local.stack import LocalStack
 
         return LocalStack().redis_url

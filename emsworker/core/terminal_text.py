@@ -9,12 +9,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """Write the control characters of a text as escapes, except line feeds and tabs."""
     return _IN_LINES.sub(_escaped, text)
 
 
-def harmless_line(text: str) -> str:
+def escape_all_control(text: str) -> str:
     """Write all control characters of a text as escapes, so that it is one line."""
     return _CONTROL.sub(_escaped, text)
 

@@ -45,7 +45,7 @@ class Notifier:
         self._quiet_at = 0.0
         self._redis: RedisConnection | None = None
         if redis_url is not None:
-            with forks.undivided:
+            with forks.fork_blocked:
                 from emsworker.publish.redis_connection import RedisConnection
 
             self._redis = RedisConnection(redis_url)

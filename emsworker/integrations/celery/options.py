@@ -19,7 +19,7 @@ from emsworker.core.options import (
     option_field,
     options_of,
     problems_in,
-    refuse,
+    raise_problems,
     seconds,
     shown,
     whole,
@@ -123,7 +123,7 @@ class StreamOptions:
     beat: bool = option(True, flag(), help="run the maintenance services of the stream in consuming processes")
 
     def __post_init__(self) -> None:
-        refuse(problems_in(self))
+        raise_problems(problems_in(self))
 
     @classmethod
     def load(cls, in_url: Mapping[str, str], given: Mapping[str, Any]) -> StreamOptions:
@@ -147,7 +147,7 @@ class StreamOptions:
                 values[name] = known[name].read(in_url[name])
             except ValueError as error:
                 problems.append(Problem(name, shown(name, in_url[name]), str(error)))
-        refuse(problems)
+        raise_problems(problems)
         return cls(**values)
 
     @property

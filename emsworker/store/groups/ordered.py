@@ -58,7 +58,7 @@ def take_next(
         packet.commit()
         return _taken(claimant, packet, args)
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 _OWNER = (_TAKE.begin_taking, _TAKE.lock_cursor_or_skip, _SQL.check_owner)

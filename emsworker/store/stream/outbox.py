@@ -183,7 +183,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
             return _drop_repeats(session, due.topic_id, uids)
         return len(rows)
 
-    return session.again_on_conflict(lambda: work(session))
+    return session.retry_on_conflict(lambda: work(session))
 
 
 def _batches(messages: Iterable[NewMessage], due: Due) -> list[PartitionBatch]:
