@@ -19,7 +19,7 @@ from emsworker.console.failures import CommandFailure, WrongUsage
 from emsworker.console.options import COUNT, DURATION, common_options, read_duration
 from emsworker.console.output import print_rows
 from emsworker.console.streams import open_databases
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -258,9 +258,11 @@ class Viewer:
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
         head.append(f"  {self._state()}")
-        facts = Text(harmless(screen.facts), no_wrap=True, overflow="ellipsis")
+        facts = Text(escape_control(screen.facts), no_wrap=True, overflow="ellipsis")
         foot = (
-            Text(harmless(f"error: {screen.problem}"), "red") if screen.problem else Text(self._order(len(rows)), "dim")
+            Text(escape_control(f"error: {screen.problem}"), "red")
+            if screen.problem
+            else Text(self._order(len(rows)), "dim")
         )
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")

@@ -18,7 +18,7 @@ from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicD
 from emsworker.core.extension import default_stream
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic, TopicKind
-from emsworker.core.process.forks import after_fork, lazy, undivided
+from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.schedule import Declared
@@ -78,7 +78,7 @@ class MysqlBroker:
         """
         if self.settings.url is not None:
             return self.settings.url
-        with undivided:
+        with fork_blocked:
             found = default_stream()
         if found is None:
             raise StoreUnavailable(
@@ -91,7 +91,7 @@ class MysqlBroker:
         """The Redis server, if there is one."""
         if self.settings.redis_url is not None or self.settings.url is not None:
             return self.settings.redis_url
-        with undivided:
+        with fork_blocked:
             found = default_stream()
         return found.redis_url if found is not None else None
 

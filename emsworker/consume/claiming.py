@@ -17,7 +17,7 @@ from emsworker.consume.pulled import ClaimWrite, PulledClaim
 from emsworker.core.errors import Conflict, FenceLost, StoreError
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Group, Order, Topic
-from emsworker.core.partitioner import numbered
+from emsworker.core.partitioner import partition_number
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.work import AvailableWork, Claimant, NothingClaimed
@@ -293,7 +293,7 @@ class Claiming:
 
     def _take_from(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | NothingClaimed:
         if hint.kind == "waiting":
-            return self._channel.take_waiting(claimant, before, from_partition=numbered(hint.level, 0))
+            return self._channel.take_waiting(claimant, before, from_partition=partition_number(hint.level, 0))
         if hint.kind == "retries":
             return self._channel.take_retries(claimant, before)
         wait = self._was_busy or self._poller.alone

@@ -15,7 +15,7 @@ from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Dead, Decision, Ladder, RetryIn
 from emsworker.core.options import at_most, choice, flag, of_type, seconds, text, whole
-from emsworker.core.partitioner import MAX_PARTITIONS, numbered, partition_of
+from emsworker.core.partitioner import MAX_PARTITIONS, partition_number, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED, Run
@@ -127,8 +127,8 @@ class ClaimSource(StrEnum):
     RETRY = "retry"
 
 
-class Entry(StrEnum):
-    """State that a guard finds: not begun, done, in progress elsewhere, or begun by a process that died."""
+class OnceState(StrEnum):
+    """State of an idempotency key: not begun, done, in progress elsewhere, or begun by a process that died."""
 
     FIRST = "first"
     DONE = "done"
@@ -145,7 +145,7 @@ class Begun(NamedTuple):
         left_s: seconds that another running attempt may still take.
     """
 
-    entry: Entry
+    entry: OnceState
     token: bytes
     left_s: float = 0.0
 
@@ -219,7 +219,7 @@ class Topic:
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""
         levels = levels_of(self.priorities)
-        return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
+        return [partition_number(level, partition) for level in levels for partition in range(self.partitions)]
 
     def check_kind(self, kind: TopicKind) -> Topic:
         """Return the topic if it is of this kind.
@@ -380,8 +380,10 @@ class NewMessage:
             otherwise: selects the partition of a message that has neither a partition nor a key.
         """
         if self.partition is not None:
-            return numbered(self.level, self.partition)
-        return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
+            return partition_number(self.level, self.partition)
+        return partition_number(
+            self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions)
+        )
 
 
 _columns_of: Callable[[NewMessage], tuple[bytes | None, ...]] = attrgetter(*MESSAGE_COLUMNS)

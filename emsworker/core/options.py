@@ -5,7 +5,7 @@ class Pause:
 length_s: float = option(5.0, seconds(1), help="seconds between two runs")
 
 def __post_init__(self) -> None:
-refuse(problems_in(self))
+raise_problems(problems_in(self))
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def problems_of(call: str, given: Mapping[str, Any], known: Mapping[str, Option]
     return problems + [one for name in given if name in known for one in known[name].problems(name, given[name])]
 
 
-def refuse(problems: Collection[Problem]) -> None:
+def raise_problems(problems: Collection[Problem]) -> None:
     """Raise an error that names all problems, if there are any.
 
     Raises:

@@ -41,7 +41,7 @@ from emsworker.core.model import Topic
 from emsworker.core.options import LARGEST, whole
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 from emsworker.core.url import DatabaseUrl, impatient, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
@@ -440,7 +440,7 @@ def read_number(name: str, text: str | None, default: int | None = None, most: i
 
 def _seen(value: Any) -> Any:
     """Write what a page would hide, or turn around, as escapes: names, keys and errors come from whoever sends."""
-    return harmless(value) if type(value) is str else value
+    return escape_control(value) if type(value) is str else value
 
 
 @lru_cache(1)

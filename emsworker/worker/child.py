@@ -105,7 +105,7 @@ class Child:
             app.add_middleware(*missing_metrics(app.middleware))
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
-        app.live_on(self._spec.server)
+        app.bind_to_server(self._spec.server)
         self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
         self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
@@ -120,7 +120,7 @@ class Child:
             self._stop_hooks.call()
             if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
                 shutil.rmtree(self._spec.metrics, ignore_errors=True)
-        self._say_last_words()
+        self._report_exit()
         return self._exit_code
 
     @property
@@ -129,7 +129,7 @@ class Child:
         heard = 0 if self._broadcasts is None else self._broadcasts.ran
         return WorkDone(self._context.recycler.ran + heard, self._tally.failed, self._tally.dead)
 
-    def _say_last_words(self) -> None:
+    def _report_exit(self) -> None:
         self._spec.tell(self._work.to_report())
         if self._last_words is not None:
             self._spec.tell(self._last_words)
@@ -291,7 +291,7 @@ class Child:
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
-                self._spec.tell_alive(self._work.to_report(), self._health(ticks()).to_text())
+                self._spec.report_heartbeat(self._work.to_report(), self._health(ticks()).to_text())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
@@ -388,7 +388,7 @@ class Child:
     def _end_now(self) -> NoReturn:
         self._context.lease.abandon()
         self._stop_hooks.call()
-        self._say_last_words()
+        self._report_exit()
         logging.shutdown()
         os._exit(self._exit_code)
 

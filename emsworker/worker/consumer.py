@@ -30,7 +30,7 @@ from emsworker.core.errors import FenceLost, StoreError
 from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Isolation, Order, Topic
-from emsworker.core.partitioner import numbered
+from emsworker.core.partitioner import partition_number
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
@@ -251,7 +251,7 @@ class Consumer(Runnable):
             wait = self._was_busy or process.poller.alone
             claim = self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
         elif hint.kind == "waiting":
-            lowest = numbered(hint.level, 0)
+            lowest = partition_number(hint.level, 0)
             claim = self._channel.take_waiting(claimant, before, from_partition=lowest)
         else:
             claim = self._channel.take_retries(claimant, before)

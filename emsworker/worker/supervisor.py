@@ -34,7 +34,7 @@ from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.scratch import open_scratch
 from emsworker.core.process.signals import blocked, ignore_stops
 from emsworker.core.servers import MAIN
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 from emsworker.core.url import redact
 from emsworker.store import Database
 from emsworker.store.cluster import clients
@@ -417,7 +417,7 @@ class Supervisor:
                 log.info("child %d (process %d) is replaced: %s", slot.number, pid, slot.last_words)
             return
         if code == USAGE and not slot.ready and (self._patient or not self._was_ready):
-            self._on_hopeless(slot)
+            self._on_fatal_start(slot)
             return
         known = slot.fails_for_long
         pause_s = slot.back_off()
@@ -432,7 +432,7 @@ class Supervisor:
             pause_s,
         )
 
-    def _on_hopeless(self, slot: _Slot) -> None:
+    def _on_fatal_start(self, slot: _Slot) -> None:
         """Handle a child that has reported an error with which another one would fail, too."""
         if self._patient:
             log.warning("child %d waits for the next change", slot.number)
@@ -480,7 +480,7 @@ class Supervisor:
         if self._spec.log_format == "json":
             log.error("%s", redact(text))
         else:
-            print(f"Error: {harmless(redact(text))}", file=sys.stderr, flush=True)
+            print(f"Error: {escape_control(redact(text))}", file=sys.stderr, flush=True)
 
     def _on_child_ready(self, slot: _Slot) -> None:
         if slot.crashes > 1:

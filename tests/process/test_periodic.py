@@ -105,7 +105,7 @@ def test_a_damaged_schedule_does_not_stop_the_others(one_stream: Stream, caplog:
     with stream.app.stream.database.session() as session:
         fire_schedules(session, Settings(url=stream.url))
     assert stream.one("SELECT COUNT(*) FROM ems_outbox") >= 1
-    assert "schedule 'bad' rests" in caplog.text
+    assert "schedule 'bad' is disabled" in caplog.text
     assert sorted(app_module.app.registry.schedules) == ["nightly", "tick"]
 
 

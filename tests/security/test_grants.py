@@ -30,7 +30,7 @@ from emsworker.core.ids import new_uid
 from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
-from emsworker.publish.intake import take_in
+from emsworker.publish.intake import ingest
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import Grants
@@ -655,7 +655,7 @@ def test_each_list_works_for_whoever_may_read_it_and_others_are_told_who_may(str
     with open_plain_stream(stream.url) as made:
         furnish(made)
         made.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1')")
-        take_in(made.session, Settings(), 10)
+        ingest(made.session, Settings(), 10)
     for role in GRANTS.roles:
         url = as_role(role)
         for command, roles in _READS.items():

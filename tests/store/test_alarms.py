@@ -23,7 +23,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, DiskFull, UnknownAlarm
 from emsworker.core.model import Group, Topic
 from emsworker.local import LocalDatabase
-from emsworker.publish.intake import take_in
+from emsworker.publish.intake import ingest
 from emsworker.store.cluster import alarms
 from emsworker.store.engine.probe import check_room
 from emsworker.store.engine.schema import server_now
@@ -207,7 +207,7 @@ def test_refused_rows_are_an_alarm_and_a_metric_of_the_whole_stream(stream: Stre
         turn()
         assert not any(watched.alarms for watched in admin.alarms.list())
         stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1'), ('', '1'), ('ordres', '{')")
-        take_in(stream.session, SETTINGS, 10)
+        ingest(stream.session, SETTINGS, 10)
         stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('other', '1')")  # not looked at yet
         assert Monitoring(stream.app()).refused() == 3 and Monitoring(stream.app()).refused(2) == 2
         turn()

@@ -316,7 +316,7 @@ def test_conflicts_end_at_the_deadline(stream: Stream) -> None:
         raise Conflict("again")
 
     with pytest.raises(Conflict):
-        stream.session.again_on_conflict(attempt, until=0.0)
+        stream.session.retry_on_conflict(attempt, until=0.0)
     assert len(tries) == 1
 
 

@@ -254,7 +254,7 @@ FAULTS: dict[str, Fault] = {
     "dead letter not kept": Fault(
         "a message that has used up its attempts is in no place",
         "none",
-        _sql("progress", "bury", "AND m.kind = 'message'", "AND 1 = 0"),
+        _sql("progress", "insert_dead_letter", "AND m.kind = 'message'", "AND 1 = 0"),
     ),
     "dead letter kept": Fault(
         "one that was requeued is in two places",

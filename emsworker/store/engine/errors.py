@@ -116,8 +116,8 @@ def translate(error: BaseException, url: DatabaseUrl | None = None) -> BaseExcep
     Args:
         url: the server's address, to name the setting that it comes from.
 
-    No error of the driver is left as it is: a number that is not known here is treated as the trouble of the server,
-    after which nobody knows if the last packet took effect, unless the driver says that the statement is at fault.
+    No error of the driver is left as it is: a number that is not known here counts as a lost connection, so the
+    outcome of the last packet is unknown, unless the driver says that the statement is at fault.
     """
     if isinstance(error, OSError):
         return ConnectionLost(str(error))

@@ -260,7 +260,7 @@ def server_run(session: Session) -> ServerRun:
         results = packet.send()
         return ServerRun(results[who].rows[0], float(results[since].rows[0][1]))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 @dataclass(frozen=True)

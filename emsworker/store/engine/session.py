@@ -30,7 +30,7 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
 from emsworker.store.engine.errors import translate
-from emsworker.store.engine.nodes import Nodes
+from emsworker.store.engine.nodes import ServerSelector
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ class Session:
     def __init__(
         self,
         url: DatabaseUrl,
-        nodes: Nodes,
+        nodes: ServerSelector,
         patient: bool = True,
         answer_s: float | None = None,
         outlasts_refusal: Callable[[], bool] = never,
@@ -225,7 +225,7 @@ class Session:
         """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched."""
         if self.before_commit is not None:
             return self.transaction(lambda session: session.execute(statement, args).affected)
-        return self.again_on_conflict(lambda: self.execute(statement, args).affected)
+        return self.retry_on_conflict(lambda: self.execute(statement, args).affected)
 
     def rows(self, statement: Sql, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
         """Run one statement and return its rows."""
@@ -394,9 +394,9 @@ class Session:
             self.commit()
             return result
 
-        return self.again_on_conflict(attempt)
+        return self.retry_on_conflict(attempt)
 
-    def again_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
+    def retry_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
         """Call ``attempt`` until it meets no conflict, with growing random pauses; only this method retries conflicts.
 
         It gives up only after a number of tries and also a time: if transactions are long, the first pauses are too

@@ -175,7 +175,7 @@ def _take(
         fill(session, claimant, claim, results[-1].rows)
         return claim
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def add_bodies(packet: Packet, claimant: Claimant, args: Mapping[str, Any]) -> None:
@@ -247,7 +247,7 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
         packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), args_of(claimant))
         return retries_claimed(claimant, send_fenced(packet))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:

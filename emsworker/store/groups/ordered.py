@@ -4,8 +4,8 @@ A claim locks the partition's cursor row until the commit. Under this lock it ch
 takes what comes first: retries, then ranges that were given back, then new messages. No partition is assigned to a
 client for longer than one claim, so there is no rebalance when clients come and go.
 
-If several nodes of a cluster are written to, a lock holds nobody on another node. There a claim always changes the
-cursor row, so that of two claims only one is committed.
+If several nodes of a cluster are written to, row locks do not block writers on other nodes. There a claim always
+changes the cursor row, so that of two claims only one is committed.
 
 - ``order="partition"``: a message to retry waits in ``ems_retry``; until it has ended, nothing else of its partition is
   claimed.
@@ -52,7 +52,7 @@ def take_next(
         packet.commit()
         return _taken(claimant, packet, args)
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 _OWNER = (_TAKE.begin_taking, _TAKE.lock_cursor_or_skip, _SQL.check_owner)

@@ -40,7 +40,7 @@ def flush(session: Session, progress: Flush) -> None:
         send_fenced(packet)
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except FenceLost:
         # An earlier try may have committed although its answer was lost.
         ends = session.rows(_SQL.get_end, _fence(progress.claim))
@@ -185,7 +185,7 @@ def add_failures(
                 "error": storable(failure.error),
                 "task_path": _TASK_PATH,
             }
-            packet.add(_SQL.bury, where | why)
+            packet.add(_SQL.insert_dead_letter, where | why)
             if not failure.told:
                 add_notice(packet, claim.group_id, claim.partition, failure.offset)
     ended = [f.offset for f in failures if f.retry_in_s is None]
@@ -239,7 +239,7 @@ def give_back(session: Session, progress: Flush, last: int, isolation: Isolation
         send_fenced(packet)
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except FenceLost:
         # An earlier try may have committed although its answer was lost: returning the rest again would duplicate it.
         ends = session.rows(_SQL.get_end, _fence(claim))

@@ -74,7 +74,7 @@ INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, out
 -- name: attempt_row
 (%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)
 
--- name: bury
+-- name: insert_dead_letter
 -- The dead letter carries its own copy of the body, made inside the server. Its task is taken from its headers, which
 -- may be damaged or hostile.
 INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, {message_columns}, born_at, producer_id, dead_at, attempts, task, error_type, reason, error)

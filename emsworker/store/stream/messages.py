@@ -88,7 +88,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         except Conflict:
             if ticks() > until:
                 raise
-            session.again_on_conflict(lambda: session.send(alone), until)
+            session.retry_on_conflict(lambda: session.send(alone), until)
         return [base]
 
     def attempt() -> list[int]:
@@ -99,7 +99,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         results = packet.send()
         return [results[index].insert_id if base is None else base for index, base in placed]
 
-    return session.again_on_conflict(attempt, until)
+    return session.retry_on_conflict(attempt, until)
 
 
 @functools.cache

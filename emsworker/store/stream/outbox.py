@@ -19,7 +19,7 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge, StatementRefused
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage
-from emsworker.core.partitioner import numbered, partition_of
+from emsworker.core.partitioner import partition_number, partition_of
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
     Part,
@@ -180,8 +180,8 @@ class _Waiting(NamedTuple):
     def place(self, partitions: int) -> int:
         """Return the number of the partition that it goes to; see :meth:`NewMessage.place`."""
         if self.partition is not None:
-            return numbered(self.level, self.partition)
-        return numbered(self.level, partition_of(self.uid if self.key is None else self.key, partitions))
+            return partition_number(self.level, self.partition)
+        return partition_number(self.level, partition_of(self.uid if self.key is None else self.key, partitions))
 
 
 def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
@@ -194,7 +194,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
         AssertionBroken: the topic was moved or deleted meanwhile.
     """
     try:
-        return session.again_on_conflict(lambda: _move(session, due, limit, late_s))
+        return session.retry_on_conflict(lambda: _move(session, due, limit, late_s))
     except AssertionBroken:
         if not (refused := _refuse_misplaced(session, due, limit, late_s)):
             raise

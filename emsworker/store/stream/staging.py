@@ -131,7 +131,7 @@ def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:
         packet.send()
 
     try:
-        session.again_on_conflict(lambda: work(session))
+        session.retry_on_conflict(lambda: work(session))
     except Duplicate:
         return False
     except AssertionBroken:
@@ -205,7 +205,7 @@ def _move_chunk(session: Session, args: dict[str, object]) -> set[int]:
         packet.send()
         return {int(topic_id) for topic_id, _, _ in places}
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def _end(session: Session, batch: SinkBatch) -> None:

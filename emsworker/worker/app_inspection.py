@@ -72,7 +72,7 @@ class RouteFacts:
 
 
 @dataclass(frozen=True)
-class AppFacts:
+class AppInspection:
     """Facts about a loaded app.
 
     Args:
@@ -104,7 +104,7 @@ def describe_app(
     groups: Sequence[str] = (),
     *,
     with_beat: bool = True,
-) -> AppFacts:
+) -> AppInspection:
     """Load an app in another process, check it against its stream, and return its facts; nothing is written.
 
     Args:
@@ -160,7 +160,7 @@ def _start(
     with blocked():  # or a stop between its start and note_helper would leave it behind
         descriptors = asked.fileno(), answer.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "emsworker.worker.app_facts", path, *map(str, descriptors)],
+            [sys.executable, "-m", "emsworker.worker.app_inspection", path, *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=noise,
@@ -171,7 +171,7 @@ def _start(
     return process
 
 
-def _read(answer: dict[str, Any]) -> AppFacts:
+def _read(answer: dict[str, Any]) -> AppInspection:
     if "error" in answer:
         raise AppNotFound(answer["error"])
     values = answer["settings"]
@@ -182,7 +182,7 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
     broadcasts = tuple(answer["broadcasts"])
     idle = tuple(answer["idle"])
-    return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
+    return AppInspection(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
 
 
 def _describe(
