@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from emsworker.broker.channel import Channel
 from emsworker.broker.mysql import MysqlBroker
+from emsworker.consume.claim_progress import ClaimWrite
 from emsworker.consume.hints import Hint
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import ClaimWrite, PulledClaim
+from emsworker.consume.pulled import PulledClaim
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.partitioner import numbered

@@ -12,7 +12,9 @@ import logging
 from collections.abc import Callable
 
 from emsworker.broker.mysql_channel import MysqlChannel
-from emsworker.consume.claim_run import ClaimRun, Ended, end_of
+from emsworker.consume.claim_progress import Ended
+from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.executor import end_of
 from emsworker.consume.gate import IsolationGate
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
@@ -91,28 +93,28 @@ class Completer(Runnable):
 
     def _look_after(self, claim_run: ClaimRun, now: float) -> None:
         if self._gate.overstays(claim_run, now):
-            claim_run.named = False
+            claim_run.unname()
             claim_run.write_down(self._channel)  # before others start: from then on it is not proven who kills
             self._gate.open(claim_run)
-        if claim_run.urgent or (claim_run.dirty and now - claim_run.written_at >= self._settings.ack_interval_s):
+        if claim_run.is_due(now, self._settings.ack_interval_s):
             claim_run.write_down(self._channel)
         if isinstance(claim_run, KeyedRun):
             self._look_after_lanes(claim_run, now)
             return
-        with claim_run.lock:
-            running, through, since = claim_run.running, claim_run.running_through, claim_run.running_since
-        if running is None:
+        watch = claim_run.watch
+        with watch.lock:
+            messages, since = claim_run.running_messages(), watch.running_since
+        if not messages:
             return
-        claim_run.send_soft_limit(now)
-        if now - since > claim_run.time_limit_s:
-            messages = [m for m in claim_run.claim.messages if running <= m.offset <= through]
+        watch.send_soft_limit(now)
+        if now - since > watch.time_limit_s:
             self._end(claim_run, messages, since, now - since)
         elif now - claim_run.began_at > _HOARD_S and claim_run.claim.order is Order.NONE:
             claim_run.share_rest(self._channel)
 
     def _look_after_lanes(self, claim_run: KeyedRun, now: float) -> None:
         if now - claim_run.began_at > _HOARD_S and not claim_run.detached:
-            claim_run.detach(self._channel)
+            claim_run.share_rest(self._channel)
         for lane in claim_run.lanes:
             with lane.lock:
                 running, since = lane.running, lane.running_since
@@ -130,19 +132,20 @@ class Completer(Runnable):
         """Move the running message, which is past its limit, to retry; give back the rest of the claim."""
         # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.
         message, alone, was_lost = messages[0], len(messages) == 1, claim_run.lost
-        failure, error = self._timeout(claim_run, claim_run, message, ran_s)
+        watch = claim_run.watch
+        failure, error = self._timeout(claim_run, watch, message, ran_s)
         try:
-            hangs = claim_run.give_up(self._channel, since, failure if alone else None)
+            hangs = claim_run.give_up(self._channel, since, Ended(message, ran_s, failure) if alone else None)
             if hangs and alone and not was_lost:
-                self._log(claim_run, claim_run, message, failure, error)
+                self._log(claim_run, watch, message, failure, error)
         except FenceLost:  # the beat was faster; the thread hangs all the same
             hangs = True
         if hangs:
-            self.watch(claim_run.thread_id, None)
-            self.hanging.add(claim_run.thread_id)
+            self.watch(watch.thread_id, None)
+            self.hanging.add(watch.thread_id)
             if alone:
-                _note_end(claim_run, message, failure, ran_s)
-            self._on_hang(_hangs(claim_run, claim_run, message, ran_s))
+                _note_end(watch, message, failure, ran_s)
+            self._on_hang(_hangs(claim_run, watch, message, ran_s))
 
     def _timeout(
         self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float
@@ -170,7 +173,7 @@ class Completer(Runnable):
         with self._mutex:
             claim_runs = list(self._claim_runs.values())
         for claim_run in claim_runs:
-            watches: list[Watch] = list(claim_run.lanes) if isinstance(claim_run, KeyedRun) else [claim_run]
+            watches: list[Watch] = list(claim_run.lanes) if isinstance(claim_run, KeyedRun) else [claim_run.watch]
             for watch in watches:
                 running, ran_s = watch.running, now - watch.running_since
                 if running is None or ran_s <= watch.time_limit_s:
@@ -186,7 +189,7 @@ class Completer(Runnable):
             claim_run = self._claim_runs.get(thread_id or 0)
         if claim_run is None:
             return 0.0
-        return now if claim_run.running is not None else claim_run.running_since
+        return now if claim_run.watch.running is not None else claim_run.watch.running_since
 
     def give_everything_back(self) -> None:
         """Return all claims, running messages included, before the process dies with its handlers running."""

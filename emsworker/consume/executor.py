@@ -17,7 +17,8 @@ from functools import partial
 
 from emsworker.broker.channel import Send, TransactionLost
 from emsworker.consume.attempts import AttemptLog, begin_running, end_running, one_line
-from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun, end_of
+from emsworker.consume.claim_progress import Ended
+from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
 from emsworker.consume.gate import Passage
@@ -41,7 +42,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.terminal_text import shortened
 from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
-from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
+from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import PASSED_OVER, Handler, PassedOver
 
@@ -90,7 +91,7 @@ class Executor:
             return self._run_in_turn(claim_run)
 
     def _run_in_turn(self, claim_run: ClaimRun) -> bool:
-        before = begin_running(claim_run.running_fields)
+        before = begin_running(lambda: self._attempts.fields_of(claim_run.running_messages()))
         try:
             return self._run_all(claim_run)
         finally:
@@ -99,9 +100,9 @@ class Executor:
     def _run_all(self, claim_run: ClaimRun) -> bool:
         alone = claim_run.claim.isolation.alone
         for handler, messages in self._calls(claim_run.claim):
-            if claim_run.held or not self._may_go_on() or (self._context.gate.closed and not alone):
+            if claim_run.progress.halted or not self._may_go_on() or (self._context.gate.closed and not alone):
                 return False  # if a suspect waits for the process, the rest goes to other processes at once
-            if claim_run.waits(messages[0]):
+            if claim_run.progress.waits(messages[0]):
                 claim_run.block(messages[0])
                 continue
             ran = self._run_alone(claim_run, messages, handler) if alone else self._run(claim_run, messages, handler)
@@ -140,12 +141,11 @@ class Executor:
         for message in messages:
             try:
                 ran = self._enter_gate(claim_run) and self._run(claim_run, [message], handler)
-                if claim_run.dirty:
-                    claim_run.write_down(self._channel)  # or a crash in the next message would blame this one too
+                claim_run.write_changes(self._channel)  # or a crash in the next message would blame this one too
             finally:
                 # If the server could not be told that it has ended, the consumer leaves when it has written that down:
                 # until then a crash would blame this one.
-                if not claim_run.may_be_named:
+                if not claim_run.progress.may_be_named:
                     self._context.gate.leave(claim_run)
             if not ran:
                 return False
@@ -225,7 +225,7 @@ class Executor:
             their ends; those of a transactional handler are recorded.
         """
         for message in messages:
-            message.run = ThreadRun(claim_run, claim_run, message, began)
+            message.run = ThreadRun(claim_run, claim_run.watch, message, began)
         if isinstance(handler, BaseException):
             raise handler
         self._get_ready(messages, claim_run.claim)
@@ -251,11 +251,11 @@ class Executor:
     ) -> list[Ended]:
         """Call the handler with a message or a batch; messages that the batch reports as failed end in failure."""
         if not handler.options.batch:
-            value = claim_run.call_interruptibly(partial(handler.call, messages[0], transaction))
+            value = claim_run.watch.call_interruptibly(partial(handler.call, messages[0], transaction))
             return [self._succeeded(messages[0], handler.options, value, ticks() - began)]
         errors: dict[str, BaseException] = {}
         try:
-            claim_run.call_interruptibly(partial(handler.call_batch, messages, transaction))
+            claim_run.watch.call_interruptibly(partial(handler.call_batch, messages, transaction))
         except BatchFailed as failed:
             errors = _errors_of(failed, messages)
         ran_s = ticks() - began
@@ -271,26 +271,26 @@ class Executor:
 
         def call(transaction: Transaction) -> Sequence[Ended]:
             ended = self._call(claim_run, messages, handler, ticks(), transaction)
-            if claim_run.soft_limit_sent:
+            if claim_run.watch.soft_limit_sent:
                 raise SoftTimeLimitExceeded  # the handler caught it, but the state of its connection is unknown
             return ended
 
         def commit(ended: Sequence[Ended], send: Send) -> None:
             claim_run.commit([self._results.for_flush(one) for one in ended], send)
 
-        return self._conclude(self._channel.transact(call, commit, lambda: claim_run.soft_limit_sent))
+        return self._conclude(self._channel.transact(call, commit, lambda: claim_run.watch.soft_limit_sent))
 
     # -- coroutines, and lanes of keys ---------------------------------------------------------------------------------
 
     def _run_coroutines(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> bool:
         """Run coroutines at once; each has its own limits, so the claim's only apply if the loop is blocked."""
-        limit_s, guard = guarded(handler.options, claim_run.group_timeout_s)
+        limit_s, guard = guarded(handler.options, claim_run.watch.group_timeout_s)
         if not self._start(claim_run, messages, guard, ticks()):
             return False
         ends: dict[int, Ended] = {}
 
         async def run(message: Message) -> None:
-            message.run = its = CoroutineRun(claim_run, claim_run, message, handler.options, limit_s)
+            message.run = its = CoroutineRun(claim_run, claim_run.watch, message, handler.options, limit_s)
             attempt = self._await_bracketed if self._hooks.around else self._await
             ends[message.offset] = await attempt(claim_run, message, handler, its)
 
@@ -329,7 +329,7 @@ class Executor:
             if isinstance(handler, BaseException):
                 raise handler
             if handler.is_async:
-                limit_s, _ = guarded(options, claim_run.group_timeout_s)
+                limit_s, _ = guarded(options, claim_run.watch.group_timeout_s)
                 message.run = its = CoroutineRun(claim_run, lane, message, options, limit_s)
                 self._get_ready([message], claim_run.claim)
                 value = self._context.loop.run(its.within_limits(handler.call(message)))
@@ -361,7 +361,7 @@ class Executor:
         """Run messages, and record their ends; raise what is no end: a loss, or the failure of a batch."""
         options = handler.options if isinstance(handler, Handler) else NO_LIMITS
         committed = False
-        with self._brackets(messages, claim_run, claim_run) as brackets:
+        with self._brackets(messages, claim_run, claim_run.watch) as brackets:
             run = brackets.bracket
             try:
                 brackets.open()
@@ -453,6 +453,19 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
+
+
+def end_of(ended: Ended) -> RunEnd:
+    """Return the end of a run as brackets of the middleware get it."""
+    failure = ended.failure
+    if failure is None:
+        return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
+    outcome = RunOutcome.IGNORED
+    if failure.dead is not None:
+        outcome = RunOutcome.DEAD
+    elif failure.retry_in_s is not None:
+        outcome = RunOutcome.RETRY
+    return RunEnd(ended.message, outcome, ended.ran_s, ended.error, failure.retry_in_s, failure.dead)
 
 
 def _errors_of(failed: BatchFailed, messages: list[Message]) -> dict[str, BaseException]:

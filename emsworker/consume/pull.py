@@ -19,13 +19,14 @@ from typing import Any, Self, TypeVar
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.batch_sizer import BatchSizer
+from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claiming import Claiming, ReadGroup
 from emsworker.consume.executor import describe, outcome_of
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import PulledRun, Settlement
+from emsworker.consume.pulled import PulledRun
 from emsworker.consume.settler import Settler
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import (
@@ -442,7 +443,7 @@ class PullConsumer:
             FenceLost: the claim has another owner by now, so that the message is delivered again.
             LeaseLost: the lease ran out, and the server cannot be reached; the message may be delivered again.
         """
-        self._settle(messages, lambda message, run: Settlement(message, ticks() - run.began))
+        self._settle(messages, lambda message, run: Ended(message, ticks() - run.began))
 
     def nack(
         self,
@@ -475,7 +476,7 @@ class PullConsumer:
         Raises:
             EmsError: as :meth:`ack`.
         """
-        self._settle(messages, lambda message, run: Settlement(message, released=True))
+        self._settle(messages, lambda message, run: Ended(message, released=True))
 
     def extend(self, message: Message, seconds: float) -> None:
         """Let a message stay in hand for at least this many seconds from now.
@@ -501,7 +502,7 @@ class PullConsumer:
             raise StoreUnavailable(f"what was settled could not be written down for {timeout_s:g} s")
         self._in_hand.raise_lost()
 
-    def _settle(self, messages: Sequence[Message], end: Callable[[Message, PulledRun], Settlement]) -> None:
+    def _settle(self, messages: Sequence[Message], end: Callable[[Message, PulledRun], Ended]) -> None:
         self._check_usable()
         runs = [self._run_of(message) for message in messages]
         if len(set(runs)) < len(runs):
@@ -523,14 +524,14 @@ class PullConsumer:
             raise NotInHand(f"{message!r} was not delivered by this consumer")
         return run
 
-    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str, kind: str) -> Settlement:
+    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str, kind: str) -> Ended:
         ran_s = ticks() - run.began
         decision = self._ladders[run.pulled.claim.group_id].next(message.attempt, error)
         outcome = outcome_of(error, decision)
         failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s, error_type=kind)
-        return Settlement(message, ran_s, failure)
+        return Ended(message, ran_s, failure)
 
-    def _time_out(self, run: PulledRun, error: BaseException) -> Settlement:
+    def _time_out(self, run: PulledRun, error: BaseException) -> Ended:
         return self._failed(run.message, run, error, text_of(error), class_name(error))
 
     # -- for coroutines ------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable
 
 from emsworker.broker.channel import Channel
+from emsworker.consume.claim_progress import ClaimWrite, Ended
+from emsworker.consume.claim_writer import send
 from emsworker.consume.claiming import Claiming
 from emsworker.consume.in_hand import InHand
-from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
+from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -42,7 +44,7 @@ class Settler(Runnable):
         interval_s: float,
         in_hand: InHand,
         claiming: Claiming,
-        time_out: Callable[[PulledRun, TimeLimitExceeded], Settlement],
+        time_out: Callable[[PulledRun, TimeLimitExceeded], Ended],
         on_death: Callable[[str, BaseException], None],
     ) -> None:
         super().__init__("ems-settler", on_death)
@@ -110,12 +112,11 @@ class Settler(Runnable):
 
     def _send(self, pulled: PulledClaim, write: ClaimWrite) -> bool:
         try:
-            pulled.send(self._channel, write, holds=self._claiming.holds(pulled))
+            send(self._channel, write, holds=self._claiming.holds(pulled))
             self._in_hand.confirm([(pulled, write)])
         except FenceLost as error:
             self._in_hand.lose(pulled, error)
         except TROUBLES as error:
-            write.in_doubt = True
             self._trouble.note("cannot write down what was settled", error)
             return False
         except BaseException:  # from outside, in a thread that flushes

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.attempts import FailureTally
@@ -270,9 +270,9 @@ class Consumer(Runnable):
         try:
             self._limiter.taken()
             finished = executor.run(claim_run)
-            self._sizers[claim.group_id].record(claim_run.passed(finished), ticks() - began)
+            self._sizers[claim.group_id].record(claim_run.progress.passed, ticks() - began)
             if finished:
-                self._before = claim_run.finish()
+                self._before = claim_run.finish(self._channel)
                 self._in_doubt |= self._before is None
             else:
                 self._in_doubt |= claim_run.lost
@@ -281,14 +281,14 @@ class Consumer(Runnable):
             log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
         except TROUBLES as error:
-            self._before, self._interrupted = claim_run.unfinished(), claim_run
+            self._interrupted = claim_run
             if isinstance(error, LostUnderHandler):
                 self._lost_run = error.run, process.losses.note(error.run)
             raise
         else:
             process.losses.forget(claim)
         finally:
-            allowance.ran = claim_run.completed
+            allowance.ran = claim_run.progress.ended
             allowance.started = claim_run.started
             process.completer.watch(self.ident or 0, None)
             process.poller.note_work()
@@ -319,7 +319,9 @@ class Consumer(Runnable):
         packet had written it already, the fence refuses, which does no harm. Nothing is claimed under the old client id
         until it is given up: a claim that its owner does not know of would look alive until its deadline.
         """
-        self._settle_lost_run()
+        if self._interrupted is not None:
+            self._settle_lost_run(self._interrupted)
+            self._before = self._interrupted.unfinished() or self._before
         self._write_before()
         if self._client_id is not None:
             self._process.lease.leave(self._client_id)
@@ -330,18 +332,18 @@ class Consumer(Runnable):
             self._process.gate.leave(self._interrupted)
             self._interrupted = None
 
-    def _settle_lost_run(self) -> None:
+    def _settle_lost_run(self, claim_run: ClaimRun) -> None:
         """Charge the message that ran when the connection was lost, or log why no attempt is charged.
 
         The charge is part of the last flush. Its fence holds only while the claim is unchanged: if the handler's own
         commit has taken effect, or takes effect just now, the charge is void.
         """
-        if self._lost_run is None or self._before is None:
-            self._lost_run = None
+        if self._lost_run is None:
             return
-        (run, times), before = self._lost_run, self._before
-        server, acked_to = self._channel.server_run(), self._channel.acked_to(before.claim)
-        verdict = judge(run, times, server, ticks() - run.began, acked_to)
+        (run, times), progress = self._lost_run, claim_run.progress
+        server, acked_to = self._channel.server_run(), self._channel.acked_to(progress.claim)
+        committed = None if acked_to is None else acked_to > progress.acked_to
+        verdict = judge(run, times, server, ticks() - run.began, committed)
         self._lost_run = None
         if isinstance(verdict, str):
             group = self._process.assignments[run.claim.group_id].group.name
@@ -354,13 +356,7 @@ class Consumer(Runnable):
                 verdict,
             )
             return
-        ended = self._executors[run.claim.group_id].charge(run, verdict)
-        self._before = replace(
-            before,
-            acked_to=ended.message.offset,
-            failures=(*before.failures, *([ended.failure] if ended.failure is not None else [])),
-            results=(*before.results, *ended.results),
-        )
+        claim_run.done([self._executors[run.claim.group_id].charge(run, verdict)])
 
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""
