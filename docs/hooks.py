@@ -16,7 +16,8 @@ from emsworker.core.config import Settings
 from emsworker.core.model import Group, Topic
 from emsworker.core.options import options_of
 from emsworker.core.settings import settings_of
-from emsworker.store.engine.grants import ALLOWANCES, ROLES, Columns, privileges, roles_allowed
+from emsworker.store.engine.grants import ALLOWANCES, ROLES, privileges, roles_allowed
+from emsworker.store.engine.rights import Columns
 from emsworker.store.engine.schema import table_columns
 from emsworker.tasks.middleware import Middleware
 

@@ -408,7 +408,7 @@ class MemoryBroker:
         """Return the idempotency keys."""
         return self._keys if backend in ("mysql", "redis") else None
 
-    def channel(self) -> MemoryChannel:
+    def channel(self, *, patient: bool = True) -> MemoryChannel:
         """Open a channel for a thread that consumes."""
         return MemoryChannel(self)
 

@@ -237,9 +237,9 @@ class MysqlBroker:
         """Return the server's time, in UTC."""
         return self.database.call(server_now)
 
-    def channel(self) -> MysqlChannel:
+    def channel(self, *, patient: bool = True) -> MysqlChannel:
         """Open a connection for a thread that consumes."""
-        return MysqlChannel(self.database.session())
+        return MysqlChannel(self.database.session(patient))
 
     def close(self) -> None:
         """Wait for what the threads of the pool have begun, and close the connections; both are made anew if needed."""

@@ -369,9 +369,9 @@ class PlacedBroker:
         """Return the home server's time, in UTC."""
         return self.home.now()
 
-    def channel(self) -> MysqlChannel:
+    def channel(self, *, patient: bool = True) -> MysqlChannel:
         """Open a connection to the home server for a thread that consumes."""
-        return self.home.channel()
+        return self.home.channel(patient=patient)
 
     def close(self) -> None:
         """Close the connections of all servers."""

@@ -99,8 +99,12 @@ class Broker(Protocol):
         """Return the time by the broker's clock, in UTC."""
         ...
 
-    def channel(self) -> Channel:
-        """Open a connection for a thread that consumes."""
+    def channel(self, *, patient: bool = True) -> Channel:
+        """Open a connection for a thread that consumes; nothing else makes a channel.
+
+        Args:
+            patient: do a packet again after a conflict with another transaction; otherwise raise :class:`Conflict`.
+        """
         ...
 
     def close(self) -> None:

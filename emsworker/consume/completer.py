@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 
-from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.port import Broker
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.executor import end_of
@@ -25,7 +26,6 @@ from emsworker.core.model import Failure, Message, Order, Outcome
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Completer(Runnable):
     """The completer thread; checks every running claim twice per ``ack_interval_s``.
 
     Args:
-        database: where progress is written, over a session of its own.
+        broker: where progress is written, over a channel of its own.
         settings: ack_interval_s, jitter.
         ladder_of: group id -> its ladder.
         on_hang: called with a reason if a handler's thread hangs past its limit.
@@ -47,7 +47,7 @@ class Completer(Runnable):
 
     def __init__(
         self,
-        database: Database,
+        broker: Broker,
         settings: Settings,
         ladder_of: Callable[[int], Ladder],
         on_hang: Callable[[str], None],
@@ -56,10 +56,10 @@ class Completer(Runnable):
     ) -> None:
         super().__init__("ems-completer", on_death)
         self._gate = gate
-        self._database = database
+        self._broker = broker
         # A wait for the server would block the watchdog, and a handler's thread that wants to write its progress down:
         # if that thread's transaction holds rows that are waited for, no server would detect the deadlock.
-        self._channel = MysqlChannel(database.session(patient=False))
+        self._channel = broker.channel(patient=False)
         self._settings = settings
         self._ladder_of = ladder_of
         self._on_hang = on_hang
@@ -195,10 +195,10 @@ class Completer(Runnable):
         """Return all claims, running messages included, before the process dies with its handlers running."""
         with self._mutex:
             claim_runs = list(self._claim_runs.values())
-        with self._database.session() as session:  # the completer's own thread may be using its session
+        with closing(self._broker.channel()) as channel:  # the completer's own thread may be using its channel
             for claim_run in claim_runs:
                 try:
-                    claim_run.give_back(MysqlChannel(session))
+                    claim_run.give_back(channel)
                 except (*TROUBLES, EmsError) as error:
                     log.warning("could not give back the claim of %s: %s", claim_run.claim.place, error)
 

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claiming import Claiming, ReadGroup
@@ -166,12 +165,17 @@ class PullConsumer:
             database, settings, token, self._name, local_ip(source.url), self._on_death, revives=True
         )
         self._poller = Poller(database, settings, {}, [], self._on_death)
-        session = database.session()
-        channel = MysqlChannel(session)
-        self._claiming = Claiming(session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s)
-        channel = MysqlChannel(database.session(patient=False))
+        channel = source.channel()
+        self._claiming = Claiming(
+            channel.session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s
+        )
         self._settler = Settler(
-            channel, settings.ack_interval_s, self._in_hand, self._claiming, self._time_out, self._on_death
+            source.channel(patient=False),
+            settings.ack_interval_s,
+            self._in_hand,
+            self._claiming,
+            self._time_out,
+            self._on_death,
         )
         self._sides = [self._lease, self._poller, self._settler]
         self._listener: Listener | None = None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
-from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
@@ -32,7 +32,7 @@ from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Topic, 
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.database import Database, until_connected
+from emsworker.store.engine.database import until_connected
 from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import broadcast as store
@@ -100,7 +100,7 @@ class BroadcastReader(Runnable):
     """The thread that reads broadcasts and runs their handlers.
 
     Args:
-        database: the stream.
+        broker: the stream.
         settings: batch, batch_bytes, claim_s, timeout_s, gap_timeout_s, poll_max_s.
         decoder: the app's decoder.
         place: identifies this process among the app's, as ``WORKER/NUMBER``; it makes a stable name unique.
@@ -112,7 +112,7 @@ class BroadcastReader(Runnable):
 
     def __init__(
         self,
-        database: Database,
+        broker: MysqlBroker,
         settings: Settings,
         decoder: Decoder,
         place: str,
@@ -127,9 +127,9 @@ class BroadcastReader(Runnable):
         self._gate = gate
         self._tally = tally or FailureTally()
         self._log_done = log_done
-        self._database = database
-        self._session = database.session()
-        self._channel = MysqlChannel(self._session)
+        self._broker = broker
+        self._channel = broker.channel()
+        self._session = self._channel.session
         self._settings = settings
         self._decoder = decoder
         self._place = place
@@ -397,7 +397,7 @@ class BroadcastReader(Runnable):
         if flush is None or listener.reader is None:
             return
         try:
-            with self._database.session() as session:  # the thread's own session may be in use
+            with self._broker.database.session() as session:  # the thread's own session may be in use
                 store.store_position(session, listener.reader, claim_run.claim.partition, offset + 1)
         except (*TROUBLES, EmsError) as error:
             log.warning("could not write down that a message hangs; it may be run again: %s", error)

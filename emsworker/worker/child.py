@@ -165,20 +165,21 @@ class Child:
             consumer.registered.wait(connect_timeout_s)
 
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
-        spec, settings, database = self._spec, app.settings, app.stream.database
+        spec, settings, broker = self._spec, app.settings, app.stream
+        database = broker.database
         topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
         return ProcessContext(
-            database,
+            broker,
             settings,
-            app.stream.decoder,
+            broker.decoder,
             app.middleware,
             assignments,
-            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(app.stream.url), self._on_side_death),
+            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
             Poller(database, settings, topic_of, in_order, self._on_side_death, also),
             Completer(
-                database,
+                broker,
                 settings,
                 lambda group_id: assignments[group_id].ladder(settings.jitter),
                 self._on_hang,
@@ -233,7 +234,7 @@ class Child:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
         reader = BroadcastReader(
-            app.stream.database,
+            app.stream,
             app.settings,
             app.stream.decoder,
             place,
@@ -314,7 +315,7 @@ class Child:
     def _health(self, now: float) -> ChildHealth:
         silent_s = now - self._context.poller.looked_at
         silent_s = silent_s if silent_s > self._poll_max_s + _AWAY_S else 0.0
-        full = self._context.database.full
+        full = self._context.broker.database.full
         refused = self._context.poller.refused_by or self._context.lease.refused_by
         refusal = "" if refused is None else str(refused)
         return ChildHealth(self._stalled(now), self._away(silent_s, refusal, full), silent_s, refusal, full)

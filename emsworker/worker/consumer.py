@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
 
-from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
@@ -34,7 +34,6 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.groups.claims import Claimant, NothingClaimed
 from emsworker.store.groups.progress import Flush
@@ -70,7 +69,7 @@ class Assignment:
 class ProcessContext:
     """The surroundings of a consumer: what the threads of a process share."""
 
-    database: Database
+    broker: MysqlBroker
     settings: Settings
     decoder: Decoder
     middleware: tuple[Middleware, ...]
@@ -102,8 +101,8 @@ class Consumer(Runnable):
     def __init__(self, number: int, process: ProcessContext, on_death: Callable[[str, BaseException], None]) -> None:
         super().__init__(f"ems-consumer-{number}", on_death)
         self._process = process
-        self._session = process.database.session()  # for its lease and its permits
-        self._channel = MysqlChannel(self._session)
+        self._channel = process.broker.channel()
+        self._session = self._channel.session  # for its lease and its permits
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None

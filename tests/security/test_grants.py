@@ -32,7 +32,8 @@ from emsworker.local import LocalDatabase as Server
 from emsworker.publish.intake import take_in
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.grants import ALLOWANCES, ROLES, VERBS, privileges, roles_allowed, statements
+from emsworker.store.engine.grants import ALLOWANCES, ROLES, privileges, roles_allowed, statements
+from emsworker.store.engine.rights import VERBS
 from emsworker.store.groups import claims, progress
 from emsworker.store.stream import scan, staging
 from emsworker.store.topics import create_topic, get_topic, list_groups

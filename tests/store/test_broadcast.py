@@ -34,7 +34,7 @@ def _reading(stream: Stream, app: Ems, place: str = "w/0", *, signs_off: bool = 
     """A reader's thread; what it yields is the poller's look."""
     deaths: list[BaseException] = []
     reader = BroadcastReader(
-        app.stream.database,
+        app.stream,
         app.settings,
         app.stream.decoder,
         place,
@@ -162,7 +162,7 @@ def test_r10_deaths_at_one_message_are_counted_and_it_is_passed_over(
     def start() -> None:
         """A process that dies in its first message."""
         reader = BroadcastReader(
-            app.stream.database, app.settings, app.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
+            app.stream, app.settings, app.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
         )
         reader.take_on(app, app.registry.broadcasts.values())
 
@@ -233,7 +233,7 @@ def test_r10_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream
     assert other.stream.catalog.topic("orders").kind is TopicKind.CLUSTER
     _listen(other, [], topic="orders")
     reader = BroadcastReader(
-        other.stream.database, other.settings, other.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
+        other.stream, other.settings, other.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
     )
     with pytest.raises(ConfigError, match="'orders': is a cluster topic"):
         reader.take_on(other, other.registry.broadcasts.values())

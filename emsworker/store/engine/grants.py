@@ -1,4 +1,4 @@
-"""The privileges that each role needs, and no more."""
+"""The privileges that each role needs, and no more: GRANT statements, from the table of :mod:`rights`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import re
 from collections.abc import Mapping, Sequence
 
 from emsworker.core.errors import InvalidName
+from emsworker.store.engine.rights import RIGHTS, VERBS, Columns, Privileges, Rights, merge
 from emsworker.store.engine.schema import table_columns
-from emsworker.store.engine.sql import Statements
 from emsworker.store.engine.standing import membership_grant
 
-_SQL = Statements(__name__)
-ROLES = ("publisher", "producer", "worker", "beat", "celery", "viewer", "reader", "operator", "sink", "admin")
-ALLOWANCES = ("auto-create", "beat", "cancel", "hold")
-_WHOLE_ROLES = {("worker", "beat"): "beat"}  # an allowance that is all of another role
-VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+ROLES = tuple(role for role in RIGHTS if "+" not in role)
+_WHOLE_ROLES = {"worker+beat": "beat"}  # an allowance that is all of another role
+ALLOWANCES = tuple(sorted({role.partition("+")[2] for role in (*RIGHTS, *_WHOLE_ROLES)} - {""}))
 
 # Names are put into statements, so only characters that need no quoting are allowed.
 _DATABASE = re.compile(r"[\w$-]{1,64}", re.ASCII)
 _ACCOUNT = re.compile(r"[\w.-]{1,80}@[\w.:%/-]{1,255}", re.ASCII)
-_GRANT = re.compile(r"GRANT (.+) ON \{(?:database|pattern)\}\.(\S+) TO")
-_PRIVILEGE = re.compile(r"([A-Z]+)(?: \(([^)]*)\))?(?:, |$)")
+_RESERVED = ("key", "offset", "partition")  # the columns whose names MySQL or MariaDB wants quoted
 
 
 def statements(
-    role: str, database: str, account: str, allow: Sequence[str] = (), *, in_group: bool = False
+    role: str,
+    database: str,
+    account: str,
+    allow: Sequence[str] = (),
+    *,
+    in_group: bool = False,
+    rights: Rights = RIGHTS,
 ) -> list[str]:
     """The GRANT statements of a role, for an administrator to run.
 
@@ -35,6 +38,7 @@ def statements(
         allow: some of ``ALLOWANCES``: additional permissions of the role.
         in_group: the servers are members of a replication group, and the account must be able to read which one is the
             primary.
+        rights: the rights of all roles.
 
     Raises:
         InvalidName: a name needs quoting, which is better done by hand, or the role has no such allowance.
@@ -43,39 +47,40 @@ def statements(
         raise InvalidName(f"database {database!r}: only letters, digits, _, $ and - are put into statements")
     if not _ACCOUNT.fullmatch(account):
         raise InvalidName(f"account {account!r}: write user@host, like shop@10.0.0.%, of letters, digits and _.-%:/")
-    user, _, host = account.partition("@")
-    names = {
-        "database": f"`{database}`",
-        "pattern": f"`{database.replace('_', chr(92) + '_')}`",  # for a whole database _ is a wildcard
-        "user": f"'{user}'@'{host}'",
-    }
-    lines = [*_lines(role, allow), *([membership_grant("{user}")] if in_group else [])]
-    return [line.rstrip(";").format(**names) for line in lines]
+    user = "'{}'@'{}'".format(*account.split("@"))
+    granted = [
+        f"GRANT {_privileges(verbs)} ON {_on(database, table)} TO {user}"
+        for part in _parts(role, allow, rights)
+        for table, verbs in part.items()
+    ]
+    return [*granted, *([membership_grant(user)] if in_group else [])]
 
 
-Columns = tuple[str, ...] | None
-"""The columns for which a privilege is granted; ``None`` for the whole table."""
+def _privileges(verbs: Mapping[str, Columns]) -> str:
+    return ", ".join(f"{verb} ({_names(columns)})" if columns else verb for verb, columns in verbs.items())
 
 
-def privileges(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, Columns]]:
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(f"`{one}`" if one in _RESERVED else one for one in columns)
+
+
+def _on(database: str, table: str) -> str:
+    # For a whole database _ is a wildcard.
+    return f"`{database.replace('_', chr(92) + '_')}`.*" if table == "*" else f"`{database}`.{table}"
+
+
+def privileges(role: str, allow: Sequence[str] = (), *, rights: Rights = RIGHTS) -> Privileges:
     """Return the privileges of a role: table -> some of ``VERBS`` -> columns.
 
     Args:
         role: one of ``ROLES``.
         allow: some of ``ALLOWANCES``: additional permissions of the role.
+        rights: the rights of all roles.
     """
-    found: dict[str, dict[str, Columns]] = {}
-    for line in _lines(role, allow):
-        match = _GRANT.match(line)
-        assert match is not None, line
-        for table in table_columns() if match[2] == "*" else [match[2]]:
-            verbs = found.setdefault(table, {})
-            for verb, named in _PRIVILEGE.findall(match[1]):
-                if verb in VERBS:
-                    columns = tuple(re.findall(r"\w+", named)) or None
-                    before = verbs.get(verb, ())
-                    verbs[verb] = (columns and before is not None and tuple(dict.fromkeys(before + columns))) or None
-    return found
+    found = merge(_parts(role, allow, rights))
+    if "*" in found:
+        found = dict.fromkeys(table_columns(), found["*"])
+    return {table: {verb: verbs[verb] for verb in VERBS if verb in verbs} for table, verbs in found.items()}
 
 
 def needs(role: str, allow: Sequence[str] = ()) -> Mapping[str, Mapping[str, str | None]]:
@@ -107,16 +112,15 @@ def _gives(verbs: Mapping[str, Columns], verb: str, column: str | None) -> bool:
 
 def roles_allowed(allowance: str) -> list[str]:
     """Return the roles that one of ``ALLOWANCES`` is for."""
-    return [role for role in ROLES if _section(role, allowance) in _SQL]
+    return [role for role in ROLES if _allowed(role, allowance) in RIGHTS]
 
 
-def _lines(role: str, allow: Sequence[str] = ()) -> list[str]:
-    sections = [role, *(_section(role, one) for one in allow)]
-    for section, one in zip(sections[1:], allow, strict=True):
-        if section not in _SQL:
+def _parts(role: str, allow: Sequence[str], rights: Rights) -> list[Privileges]:
+    for one in allow:
+        if _allowed(role, one) not in rights:
             raise InvalidName(f"a {role} cannot be allowed to {one}: that is for {', '.join(roles_allowed(one))}")
-    return [line for section in sections for line in _SQL[section].splitlines()]
+    return [rights[role], *(rights[_allowed(role, one)] for one in allow)]
 
 
-def _section(role: str, allowance: str) -> str:
-    return _WHOLE_ROLES.get((role, allowance)) or f"{role}_{allowance.replace('-', '_')}"
+def _allowed(role: str, allowance: str) -> str:
+    return _WHOLE_ROLES.get(f"{role}+{allowance}", f"{role}+{allowance}")

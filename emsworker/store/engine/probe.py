@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
-from emsworker.store.engine.grants import VERBS, needs
+from emsworker.store.engine.grants import needs
+from emsworker.store.engine.rights import VERBS
 from emsworker.store.engine.schema import table_columns
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join
