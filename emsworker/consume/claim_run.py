@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from emsworker.broker.channel import Channel, Send
-from emsworker.consume.attempts import AttemptLog
+from emsworker.consume.attempts import GroupAttempts
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
 from emsworker.consume.claim_writer import send
 from emsworker.consume.watch import Watch
@@ -39,12 +39,12 @@ class ClaimRun:
     """
 
     def __init__(
-        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: AttemptLog | None = None
+        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: GroupAttempts | None = None
     ) -> None:
         self.lock = forks.Lock()
         self.progress = ClaimProgress(claim, topic_id, timeout_s)
         self.watch = Watch(thread_id, timeout_s, self.lock)
-        self.attempts = attempts or AttemptLog()
+        self.attempts = attempts or GroupAttempts()
         self.began_at = ticks()
         self.named = False
         self._sending = forks.Lock()  # held while a write is made and sent, so that they arrive in order

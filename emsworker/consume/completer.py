@@ -20,9 +20,8 @@ from emsworker.consume.gate import IsolationGate
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded, class_name
-from emsworker.core.ladder import Ladder
-from emsworker.core.model import Failure, Message, Order, Outcome
+from emsworker.core.errors import EmsError, FenceLost, TimeLimitExceeded
+from emsworker.core.model import Failure, Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
@@ -39,7 +38,6 @@ class Completer(Runnable):
     Args:
         broker: where progress is written, over a channel of its own.
         settings: ack_interval_s, jitter.
-        ladder_of: group id -> its ladder.
         on_hang: called with a reason if a handler's thread hangs past its limit.
         on_death: see :class:`Runnable`.
         gate: the process's gate for poison isolation.
@@ -49,7 +47,6 @@ class Completer(Runnable):
         self,
         broker: Broker,
         settings: Settings,
-        ladder_of: Callable[[int], Ladder],
         on_hang: Callable[[str], None],
         on_death: Callable[[str, BaseException], None],
         gate: IsolationGate,
@@ -61,7 +58,6 @@ class Completer(Runnable):
         # if that thread's transaction holds rows that are waited for, no server would detect the deadlock.
         self._channel = broker.channel(patient=False)
         self._settings = settings
-        self._ladder_of = ladder_of
         self._on_hang = on_hang
         self._mutex = forks.Lock()
         self._claim_runs: dict[int, ClaimRun] = {}
@@ -125,7 +121,7 @@ class Completer(Runnable):
                 failure, error = self._timeout(claim_run, lane, message, now - since)
                 claim_run.end(Ended(message, now - since, failure))
                 _note_end(lane, message, failure, now - since)
-                self._log(claim_run, lane, message, failure, error)
+                claim_run.attempts.log_failure(message, lane.options, failure, error)
                 self._on_hang(_hangs(claim_run, lane, message, now - since))
 
     def _end(self, claim_run: ClaimRun, messages: list[Message], since: float, ran_s: float) -> None:
@@ -137,7 +133,7 @@ class Completer(Runnable):
         try:
             hangs = claim_run.give_up(self._channel, since, Ended(message, ran_s, failure) if alone else None)
             if hangs and alone and not was_lost:
-                self._log(claim_run, watch, message, failure, error)
+                claim_run.attempts.log_failure(message, watch.options, failure, error)
         except FenceLost:  # the beat was faster; the thread hangs all the same
             hangs = True
         if hangs:
@@ -151,19 +147,7 @@ class Completer(Runnable):
         self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float
     ) -> tuple[Failure, TimeLimitExceeded]:
         error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
-        decision = watch.options.decide(self._ladder_of(claim_run.claim.group_id), message.attempt, error)
-        failure = Failure.decided(
-            *(message.offset, message.attempt, Outcome.TIMEOUT, str(error), decision, ran_s),
-            error_type=class_name(error),
-            told=False,
-        )
-        return failure, error
-
-    def _log(
-        self, claim_run: ClaimRun, watch: Watch, message: Message, failure: Failure, error: TimeLimitExceeded
-    ) -> None:
-        most = watch.options.ladder_over(self._ladder_of(claim_run.claim.group_id)).max_attempts
-        claim_run.attempts.log_failure(message, failure, error, most)
+        return claim_run.attempts.decide(message, watch.options, error, ran_s, str(error), told=False), error
 
     def overdue(self, now: float) -> str:
         """Return the reason why a handler hangs that ran past its limit at ``now``, or an empty text.

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from emsworker.broker.channel import Send, TransactionLost
-from emsworker.consume.attempts import AttemptLog, begin_running, end_running, one_line
+from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, end_running, one_line
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.context import RunContext
@@ -29,18 +28,10 @@ from emsworker.core.errors import (
     BatchFailed,
     DecodeError,
     FenceLost,
-    Ignore,
-    Reject,
     SoftTimeLimitExceeded,
-    TimeLimitExceeded,
-    class_name,
-    text_of,
 )
-from emsworker.core.ladder import Decision, Done, Dropped
-from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Message, Order, Outcome
+from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
-from emsworker.core.terminal_text import shortened
-from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
@@ -61,7 +52,7 @@ class Executor:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._channel = context.channel
-        self._attempts = AttemptLog(context.route, context.tally)
+        self._attempts = GroupAttempts(context.route, context.ladder, context.tally)
         self._hooks = context.hooks
         if context.log_done:
             self._hooks = replace(self._hooks, after=(*self._hooks.after, self._attempts.log_done))
@@ -415,21 +406,14 @@ class Executor:
 
     def _failed(self, message: Message, options: HandlerOptions, error: BaseException, ran_s: float) -> Ended:
         """Decide what an error means: a retry, a dead letter, or nothing."""
-        decision = options.decide(self._context.ladder, message.attempt, error)
-        outcome = outcome_of(error, decision)
-        kind = class_name(error)
-        failure = Failure.decided(
-            message.offset, message.attempt, outcome, describe(error), decision, ran_s, error_type=kind
-        )
-        most = 1 if isinstance(decision, Dropped) else options.ladder_over(self._context.ladder).max_attempts
-        self._attempts.log_failure(message, failure, error, most)
+        failure = self._attempts.decide(message, options, error, ran_s)
+        self._attempts.log_failure(message, options, failure, error)
         return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)
 
     def charge(self, run: LostRun, error: BaseException) -> Ended:
         """End a message whose run was lost, as its own task decides; the caller writes it down with the claim."""
         (ended,) = self._conclude([self._failed(run.messages[0], run.options, error, run.ran_s)])
-        failure = ended.failure
-        return ended if failure is None else ended._replace(failure=replace(failure, suspect=True))
+        return ended
 
     def _conclude(self, ended: Sequence[Ended]) -> Sequence[Ended]:
         """Store results that are kept elsewhere, and call the hooks; return what is to be recorded."""
@@ -479,10 +463,6 @@ def _errors_of(failed: BatchFailed, messages: list[Message]) -> dict[str, BaseEx
     }
 
 
-class _Expired(Ignore):
-    """The message's expiry time has passed."""
-
-
 def refuse_expired(message: Message, claim: Claim) -> None:
     """Raise if the message has expired.
 
@@ -491,7 +471,7 @@ def refuse_expired(message: Message, claim: Claim) -> None:
     """
     until = message.headers.get(EXPIRES_HEADER)
     if until is not None and claim.server_now() > _time(until):
-        raise _Expired(f"it was to start before {until}")
+        raise Expired(f"it was to start before {until}")
 
 
 def _time(text: str) -> datetime:
@@ -502,26 +482,3 @@ def _time(text: str) -> datetime:
     if time is None or time.tzinfo is None:
         raise DecodeError(f"header {EXPIRES_HEADER} = {text[:100]!r} is no time with a zone")
     return time
-
-
-def outcome_of(error: BaseException, decision: Decision) -> Outcome:
-    """Return the outcome of an attempt that raised."""
-    if isinstance(error, _Expired):
-        return Outcome.EXPIRED
-    if isinstance(error, Reject):
-        return Outcome.REJECTED
-    if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
-        return Outcome.TIMEOUT
-    return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
-
-
-def describe(error: BaseException) -> str:
-    """An error with its traceback, without our own frames, passwords in URLs and the middle of a long text."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
-        trace = trace.tb_next
-    try:
-        text = "".join(traceback.format_exception(type(error), error, trace))
-    except BaseException:  # the parts of an error that Python asks for are its author's as well
-        text = f"{''.join(traceback.format_tb(trace))}{class_name(error)}: {text_of(error)}"
-    return shortened(redact(text).strip(), _MOST_DESCRIBED)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from emsworker.consume.attempts import AttemptLog, begin_running, end_running
+from emsworker.consume.attempts import GroupAttempts, begin_running, end_running
 from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext
@@ -89,7 +89,7 @@ class KeyedRun(ClaimRun):
     """Work on a claim in lanes, shared by the lanes, the consumer and the flusher."""
 
     def __init__(
-        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: AttemptLog | None = None
+        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: GroupAttempts | None = None
     ) -> None:
         super().__init__(claim, topic_id, timeout_s, thread_id, attempts)
         self.lanes: list[Lane] = []

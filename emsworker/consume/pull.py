@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from emsworker.broker.mysql import MysqlBroker
+from emsworker.consume.attempts import decide, describe
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claiming import Claiming, ReadGroup
-from emsworker.consume.executor import describe, outcome_of
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
@@ -42,7 +42,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import local_ip
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Failure, Group, Message, Order, Topic
+from emsworker.core.model import Group, Message, Order, Topic
 from emsworker.core.options import is_whole
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -530,9 +530,8 @@ class PullConsumer:
 
     def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str, kind: str) -> Ended:
         ran_s = ticks() - run.began
-        decision = self._ladders[run.pulled.claim.group_id].next(message.attempt, error)
-        outcome = outcome_of(error, decision)
-        failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s, error_type=kind)
+        ladder = self._ladders[run.pulled.claim.group_id]
+        failure = decide(message.offset, message.attempt, error, ladder, ran_s=ran_s, text=text, kind=kind)
         return Ended(message, ran_s, failure)
 
     def _time_out(self, run: PulledRun, error: BaseException) -> Ended:

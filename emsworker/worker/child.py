@@ -181,7 +181,6 @@ class Child:
             Completer(
                 broker,
                 settings,
-                lambda group_id: assignments[group_id].ladder(settings.jitter),
                 self._on_hang,
                 self._on_side_death,
                 self._gate,
