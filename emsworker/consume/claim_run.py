@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from emsworker.broker.channel import Channel, Send
 from emsworker.consume.attempts import GroupAttempts
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
-from emsworker.consume.claim_writer import send
+from emsworker.consume.flusher import HeldClaim, send
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.model import Claim, Isolation, Message
@@ -18,12 +18,26 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.store.groups.progress import Flush
+from emsworker.tasks.middleware import RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
 
 
-class ClaimRun:
+def end_of(ended: Ended) -> RunEnd:
+    """Return the end of a run as brackets of the middleware get it."""
+    failure = ended.failure
+    if failure is None:
+        return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
+    outcome = RunOutcome.IGNORED
+    if failure.dead is not None:
+        outcome = RunOutcome.DEAD
+    elif failure.retry_in_s is not None:
+        outcome = RunOutcome.RETRY
+    return RunEnd(ended.message, outcome, ended.ran_s, ended.error, failure.retry_in_s, failure.dead)
+
+
+class ClaimRun(HeldClaim):
     """Work on one claim, shared by the thread that runs it and those that look after it.
 
     Args:
@@ -34,25 +48,17 @@ class ClaimRun:
         attempts: logs what fails.
 
     Attributes:
-        lock: around every access to the progress and the watch.
         named: it has its process to itself: what runs is recorded, and charged if the process dies.
     """
 
     def __init__(
         self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: GroupAttempts | None = None
     ) -> None:
-        self.lock = forks.Lock()
-        self.progress = ClaimProgress(claim, topic_id, timeout_s)
+        super().__init__(ClaimProgress(claim, topic_id, timeout_s), forks.Lock())
         self.watch = Watch(thread_id, timeout_s, self.lock)
         self.attempts = attempts or GroupAttempts()
         self.began_at = ticks()
         self.named = False
-        self._sending = forks.Lock()  # held while a write is made and sent, so that they arrive in order
-
-    @property
-    def claim(self) -> Claim:
-        """The claim as it is now: it may have been cut, or its running messages detached."""
-        return self.progress.claim
 
     @property
     def lost(self) -> bool:
@@ -130,16 +136,19 @@ class ClaimRun:
         """Seconds before recovery may treat the claim as stuck."""
         return self.watch.timeout_s
 
-    def is_due(self, now: float, interval_s: float) -> bool:
-        """Return whether to write now: more time was asked for, a report is due, or ends have waited long enough."""
-        progress = self.progress
-        if progress.closed:
-            return False
+    def plan(self, interval_s: float, *, at_once: bool) -> ClaimWrite | None:
+        """Return the write that is due; see :class:`HeldClaim`.
+
+        It is if more time was asked for, if a report is due, or if ends have waited long enough.
+        """
+        progress, now = self.progress, ticks()
+        if progress.write is not None or progress.closed:
+            return progress.write
         needed_s = self.needed_s if self.watch.running is not None else progress.told_s
-        if needed_s > progress.told_s or progress.reports.is_due(now):
-            return True
-        is_dirty = progress.write is not None or needed_s != progress.told_s or progress.is_dirty(now)
-        return is_dirty and now - progress.written_at >= interval_s
+        is_urgent = at_once or needed_s > progress.told_s or progress.reports.is_due(now)
+        if not is_urgent and now - progress.written_at < interval_s:
+            return None
+        return progress.save(self.needed_s) if needed_s != progress.told_s or progress.is_dirty(now) else None
 
     def write_down(self, channel: Channel) -> None:
         """Write the progress so far.
@@ -148,16 +157,16 @@ class ClaimRun:
             FenceLost: the claim belongs to another client; nothing more is written.
             ConnectionLost: it is not known if it was committed; it will be sent again.
         """
-        with self._sending:
+        with self.sending:
             self._write(channel, lambda: self.progress.save(self.needed_s))
 
     def write_changes(self, channel: Channel) -> None:
         """Write the progress so far, if there is anything new; see :meth:`write_down`."""
-        with self._sending:
+        with self.sending:
             self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_dirty(ticks()) else None)
 
     def _write(self, channel: Channel, begin: Callable[[], ClaimWrite | None]) -> None:
-        """Send what is in doubt, then what ``begin`` begins under the lock; the caller holds ``_sending``."""
+        """Send what is in doubt, then what ``begin`` begins under the lock; the caller holds ``sending``."""
         with self.lock:
             in_doubt = self.progress.write
         if in_doubt is not None:
@@ -171,14 +180,18 @@ class ClaimRun:
         try:
             send(channel, write)
         except FenceLost:
-            self._close()
+            self.lose()
             raise
+        self.confirm(write)
+
+    def confirm(self, write: ClaimWrite) -> None:
+        """Note that a write was committed."""
         with self.lock:
             self.progress.confirm(write, ticks())
-        if self.lost:
-            self._close()
+            self.watch.abandoned |= self.lost
 
-    def _close(self) -> None:
+    def lose(self) -> None:
+        """Note that nothing more is to be written: it has another owner, or its end is on its way."""
         self.watch.abandoned = True
         self.progress.close()
 
@@ -188,14 +201,14 @@ class ClaimRun:
         Args:
             channel: writes what is in doubt before.
         """
-        with self._sending:
+        with self.sending:
             if self.progress.write is not None or self.progress.is_uncut:
                 self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_uncut else None)
             return self._end(finished=True)
 
     def unfinished(self) -> Flush | None:
         """End the claim early, and return what is known to be done, for a last flush over a new connection."""
-        with self._sending:
+        with self.sending:
             return self._end(finished=False)
 
     def _end(self, *, finished: bool) -> Flush | None:
@@ -204,7 +217,7 @@ class ClaimRun:
                 return None
             self.watch.running = self.progress.named = None
             flush = self.progress.flush(self.needed_s, finished=finished)
-            self._close()
+            self.lose()
             return flush
 
     def commit(self, ended: Sequence[Ended], send: Send) -> None:
@@ -219,7 +232,7 @@ class ClaimRun:
         Raises:
             FenceLost: the claim belongs to another client by now.
         """
-        with self._sending:
+        with self.sending:
             with self.lock:
                 if self.watch.abandoned:
                     raise FenceLost("the claim was given back while its handler ran")
@@ -237,7 +250,7 @@ class ClaimRun:
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self._sending:
+        with self.sending:
             self._write(channel, lambda: self.progress.give_back((), self.needed_s))
 
     def share_rest(self, channel: Channel) -> None:
@@ -246,7 +259,7 @@ class ClaimRun:
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self._sending:
+        with self.sending:
             self._write(channel, self._share)
 
     def _share(self) -> ClaimWrite | None:
@@ -265,7 +278,7 @@ class ClaimRun:
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self._sending:
+        with self.sending:
             with self.lock:
                 if not self.watch.is_over(since):
                     return False

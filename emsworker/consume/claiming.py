@@ -278,7 +278,7 @@ class Claiming:
         try:
             claim = self._take_from(hint, claimant, [write.flush for _, write in before])
             in_hand.confirm(before)
-        except FenceLost:  # one of them has another owner, and nothing was kept: the settler writes each by itself
+        except FenceLost:  # one of them has another owner, and nothing was kept: the flusher writes each by itself
             return NothingClaimed.BUSY
         except BaseException as error:  # also one from outside, after which nobody knows if the packet was committed
             if isinstance(error, TROUBLES):

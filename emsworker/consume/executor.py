@@ -17,7 +17,7 @@ from functools import partial
 from emsworker.broker.channel import Send, TransactionLost
 from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, end_running, one_line
 from emsworker.consume.claim_progress import Ended
-from emsworker.consume.claim_run import ClaimRun, ThreadRun
+from emsworker.consume.claim_run import ClaimRun, ThreadRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
 from emsworker.consume.gate import Passage
@@ -33,7 +33,7 @@ from emsworker.core.errors import (
 from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
 from emsworker.publish.transaction import Transaction
-from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunEnd, RunOutcome
+from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import PASSED_OVER, Handler, PassedOver
 
@@ -179,7 +179,7 @@ class Executor:
                 self._run_bracketed(claim_run, messages, handler, began)
             elif options.transactional:
                 self._run_through(claim_run, messages, handler, began)
-            else:  # last: once they are done, the completer may write them down
+            else:  # last: once they are done, the flusher may write them down
                 claim_run.done(self._run_through(claim_run, messages, handler, began))
         except FenceLost:
             raise
@@ -390,7 +390,7 @@ class Executor:
     def _end_bracket(
         self, brackets: OpenBrackets, claim_run: ClaimRun, ended: Sequence[Ended], *, committed: bool = False
     ) -> None:
-        """Tell a bracket how its runs ended, unless the completer has done so because they took too long."""
+        """Tell a bracket how its runs ended, unless the flusher has done so because they took too long."""
         run, brackets.error = brackets.bracket, ended[0].error if len(ended) == 1 else None
         if not run.ends:
             run.ends = [end_of(one) for one in ended]
@@ -437,19 +437,6 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
-
-
-def end_of(ended: Ended) -> RunEnd:
-    """Return the end of a run as brackets of the middleware get it."""
-    failure = ended.failure
-    if failure is None:
-        return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
-    outcome = RunOutcome.IGNORED
-    if failure.dead is not None:
-        outcome = RunOutcome.DEAD
-    elif failure.retry_in_s is not None:
-        outcome = RunOutcome.RETRY
-    return RunEnd(ended.message, outcome, ended.ran_s, ended.error, failure.retry_in_s, failure.dead)
 
 
 def _errors_of(failed: BatchFailed, messages: list[Message]) -> dict[str, BaseException]:

@@ -21,12 +21,13 @@ from emsworker.consume.attempts import decide, describe
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claiming import Claiming, ReadGroup
+from emsworker.consume.consumer_claims import ConsumerClaims
+from emsworker.consume.flusher import Flusher
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.consume.pulled import PulledRun
-from emsworker.consume.settler import Settler
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import (
     ConfigError,
@@ -134,7 +135,7 @@ class PullConsumer:
             until_connected(self._claiming.register, self._source.settings.publish_timeout_s)
         except BaseException:
             self._claiming.close()
-            self._settler.close()
+            self._flusher.close()
             raise
         for side in self._sides:
             side.start()
@@ -169,15 +170,13 @@ class PullConsumer:
         self._claiming = Claiming(
             channel.session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s
         )
-        self._settler = Settler(
+        self._flusher = Flusher(
             source.channel(patient=False),
             settings.ack_interval_s,
-            self._in_hand,
-            self._claiming,
-            self._time_out,
+            ConsumerClaims(self._in_hand, self._claiming, self._time_out),
             self._on_death,
         )
-        self._sides = [self._lease, self._poller, self._settler]
+        self._sides = [self._lease, self._poller, self._flusher]
         self._listener: Listener | None = None
         if source.redis_url is not None:
             wake, announce = self._poller.tell, self._poller.announce
@@ -237,6 +236,7 @@ class PullConsumer:
         for side in self._sides:
             if side is not self._lease:
                 side.stop()
+        self._in_hand.end_wait()
         for side in self._sides:
             if side is not self._lease:
                 side.join(_SIDE_S)
@@ -248,7 +248,7 @@ class PullConsumer:
             self._lease.stop()
             self._lease.join(_SIDE_S)
             self._claiming.close()
-            self._settler.close()
+            self._flusher.close()
         self._in_hand.raise_lost()
 
     def _end(self) -> None:
@@ -256,7 +256,7 @@ class PullConsumer:
         with self._claiming.mutex:
             self._in_hand.give_back()
             until = ticks() + _LAST_WORDS_S
-            while not self._settler.write_all() and ticks() < until:
+            while not self._flusher.write_all() and ticks() < until:
                 forks.Event().wait(_PAUSE_S)
             left_s = max(_PAUSE_S, until - ticks())
             until_connected(self._claiming.deregister, left_s)
@@ -405,7 +405,7 @@ class PullConsumer:
         suspect = self._in_hand.deliver(n, self._prefetch if group_id is None else _MOST, taken, group_id)
         if self._ahead_s and taken:
             self._gathers_until = ticks() + _GATHER_S
-        if suspect is not None and not self._settler.announce(suspect):
+        if suspect is not None and not self._flusher.write_now(suspect, suspect.announce):
             self._in_hand.put_back(taken)
             taken.clear()
             return []
@@ -502,7 +502,7 @@ class PullConsumer:
         """
         self._check_usable()
         timeout_s = self._source.settings.publish_timeout_s
-        if not self._settler.flush(timeout_s):
+        if not self._flusher.flush(timeout_s):
             raise StoreUnavailable(f"what was settled could not be written down for {timeout_s:g} s")
         self._in_hand.raise_lost()
 
@@ -518,7 +518,7 @@ class PullConsumer:
 
     def _confirm(self, runs: Sequence[PulledRun]) -> None:
         """Ask the server at once, because the lease may have run out, for example while the process was stopped."""
-        if not self._settler.flush(_SIDE_S):
+        if not self._flusher.flush(_SIDE_S):
             raise LeaseLost("the lease ran out and the server cannot be reached; messages may be delivered again")
         self._in_hand.raise_lost([run.pulled for run in runs])
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator
 
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
+from emsworker.consume.flusher import HeldClaim
 from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.model import Claim, Message, Order
-from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import Mutex
 from emsworker.core.run import ProgressReport, Run, check_span
@@ -66,7 +65,7 @@ class PulledRun(Run):
             self.pulled.progress.reports.add(report)
 
 
-class PulledClaim:
+class PulledClaim(HeldClaim):
     """A claim in hand; the caller of all methods holds ``lock``.
 
     Args:
@@ -81,25 +80,18 @@ class PulledClaim:
     def __init__(
         self, claim: Claim, topic_id: int, timeout_s: float, term: tuple[int, int], lock: Mutex, hold_s: float
     ) -> None:
-        self.progress = ClaimProgress(claim, topic_id, timeout_s)
+        super().__init__(ClaimProgress(claim, topic_id, timeout_s), lock)
         self.hold_s = hold_s
         self.term = term
         self.unwanted = False  # what was not delivered goes back at once
-        self.sending = forks.RLock()  # held while a write is sent
         self.owner: object = None  # the consumer's messages in hand
         self.held: dict[int, PulledRun] = {}
         self.queue = deque(claim.messages)
         self.is_alone = False  # the process is to be that of its suspect message alone
         self._waits_since: float | None = None  # for the others in hand, before that
-        self._lock = lock
         self._timeout_s = timeout_s
         self._ahead_since = 0.0
         self._touched_at = ticks()
-
-    @property
-    def claim(self) -> Claim:
-        """The claim as it is now: it may have been cut, or its messages in hand detached."""
-        return self.progress.claim
 
     @property
     def finished(self) -> bool:
@@ -154,7 +146,7 @@ class PulledClaim:
         if message is None:
             return False
         taken.append(message)
-        message.run = run = PulledRun(self, message, self.hold_s, self._lock)
+        message.run = run = PulledRun(self, message, self.hold_s, self.lock)
         self.queue.remove(message)
         self.held[message.offset] = run
         self._touched_at = ticks()
@@ -272,11 +264,6 @@ class PulledClaim:
         for message in sorted((run.message for run in self.held.values()), key=lambda one: -one.offset):
             self.put_back(message)
         self.progress.halted = True
-
-    def end_sending(self) -> None:
-        """Release ``sending`` if this thread holds it: an exception from outside may come right after the acquiring."""
-        with contextlib.suppress(RuntimeError):
-            self.sending.release()
 
     def confirm(self, write: ClaimWrite) -> None:
         """Note that a write was committed."""

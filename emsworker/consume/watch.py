@@ -27,7 +27,7 @@ _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class Watch:
-    """The running messages of a thread, which writes; the completer reads.
+    """The running messages of a thread, which writes; the flusher reads.
 
     Args:
         thread_id: of the thread in which the soft limit is raised.

@@ -12,7 +12,6 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
-from emsworker.consume.completer import Completer
 from emsworker.consume.context import RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
@@ -24,6 +23,7 @@ from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.suspects import Suspects
+from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
@@ -76,7 +76,7 @@ class ProcessContext:
     assignments: dict[int, Assignment]
     lease: LeaseRenewer
     poller: Poller
-    completer: Completer
+    claims: WorkerClaims
     result_writer: ResultWriter
     recycler: Recycler
     refunds: Refunds = field(default_factory=Refunds)
@@ -264,7 +264,7 @@ class Consumer(Runnable):
         process, assignment = self._process, self._process.assignments[claim.group_id]
         executor = self._executors[claim.group_id]
         claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
-        process.completer.watch(self.ident or 0, claim_run)
+        process.claims.add(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
@@ -289,7 +289,7 @@ class Consumer(Runnable):
         finally:
             allowance.ran = claim_run.progress.ended
             allowance.started = claim_run.started
-            process.completer.watch(self.ident or 0, None)
+            process.claims.remove(self.ident or 0)
             process.poller.note_work()
 
     def _write_before(self) -> None:

@@ -486,7 +486,7 @@ def test_one_claim_carries_the_acks_of_several(stream: Stream, make: Make) -> No
         consumer.ack(*in_three_claims(stream, consumer))
         assert claims_by_state(stream) == {"start": 3}, "nothing is written down before its time"
         fetch_all(consumer, 1)
-        assert claims_by_state(stream) == {"done": 3, "start": 1}, "one packet, as the settler sleeps"
+        assert claims_by_state(stream) == {"done": 3, "start": 1}, "one packet, as the flusher sleeps"
 
 
 def test_a_claim_that_was_lost_does_not_take_the_acks_of_others_with_it(stream: Stream, make: Make) -> None:

@@ -7,7 +7,7 @@ import pytest
 from emsworker import NotInHand
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.claim_progress import ClaimWrite, Ended
-from emsworker.consume.claim_writer import send as send_write
+from emsworker.consume.flusher import send as send_write
 from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Claim, Group, Message, Order, Topic
