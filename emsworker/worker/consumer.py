@@ -12,6 +12,7 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claimer import Claimer
 from emsworker.consume.context import RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
@@ -29,13 +30,12 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Isolation, Order, Topic
-from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.store.cluster import clients
 from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.groups.claims import Claimant, NothingClaimed
+from emsworker.store.groups.claims import Claimant
 from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
@@ -108,7 +108,7 @@ class Consumer(Runnable):
         self._before: Flush | None = None
         self._interrupted: ClaimRun | None = None  # by a lost connection; if it was alone, the gate is still closed
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
-        self._was_busy = False  # the last cursor was locked: wait for the next one
+        self._claimer = Claimer(self._channel, process.poller)
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
         settings = process.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in process.assignments}
@@ -218,14 +218,12 @@ class Consumer(Runnable):
         except FenceLost:
             self._note_lost()
             return
-        self._before = None
-        self._was_busy = claim is NothingClaimed.BUSY and only_new
-        if isinstance(claim, Claim):
+        if claim is not None:
             with suspects.turn(claim):
                 self._run(claim, allowance)
             if hint.exclusive:
                 self._process.poller.again(hint)
-        elif not self._was_busy:
+        elif not self._claimer.was_busy:
             if most_isolation is not Isolation.LAST:
                 self._process.poller.hold_hint(hint, _NO_TURN_S)
                 return
@@ -233,7 +231,7 @@ class Consumer(Runnable):
                 suspects.none_left(hint.group_id)
             self._process.poller.forget(hint)
 
-    def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | NothingClaimed:
+    def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | None:
         assignment = self._process.assignments[hint.group_id]
         assert self._client_id is not None
         process = self._process
@@ -247,17 +245,8 @@ class Consumer(Runnable):
             hint.limited,
             most_isolation,
         )
-        before = () if self._before is None else (self._before,)
-        if hint.kind == "stream" or assignment.group.order is not Order.NONE:
-            wait = self._was_busy or process.poller.alone
-            claim = self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
-        elif hint.kind == "waiting":
-            lowest = numbered(hint.level, 0)
-            claim = self._channel.take_waiting(claimant, before, from_partition=lowest)
-        else:
-            claim = self._channel.take_retries(claimant, before)
-        if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
-            process.poller.more()
+        claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
+        self._before = None
         return claim
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
