@@ -5,12 +5,14 @@ The thread runs its messages; meanwhile other threads write its progress down an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from emsworker.broker.channel import Channel, Send
 from emsworker.consume.attempts import GroupAttempts
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
 from emsworker.consume.flusher import HeldClaim, send
+from emsworker.consume.gate import IsolationGate, Passage
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.model import Claim, Isolation, Message
@@ -22,6 +24,34 @@ from emsworker.tasks.middleware import RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
+
+
+class BatchBroken(Exception):
+    """A batch handler has failed without naming its messages: they are run one by one."""
+
+
+class Caller(Protocol):
+    """What a claim's messages are run by; its calls are opaque pairs of a handler and messages that run together."""
+
+    channel: Channel
+    may_go_on: Callable[[], bool]
+    gate: IsolationGate
+
+    def calls(self, claim: Claim) -> Iterator[tuple[Any, list[Message]]]:
+        """Yield the messages in order with their handlers."""
+        ...
+
+    def limits_of(self, handler: Any, group_timeout_s: float) -> HandlerOptions:
+        """Return the limits of the thread that runs a handler."""
+        ...
+
+    def call(self, claim_run: ClaimRun, messages: list[Message], handler: Any, began: float) -> Sequence[Ended]:
+        """Run messages that have begun; return their ends, those left out that are recorded already.
+
+        Raises:
+            BatchBroken: the messages are to be run one by one.
+        """
+        ...
 
 
 def end_of(ended: Ended) -> RunEnd:
@@ -67,6 +97,64 @@ class ClaimRun(HeldClaim):
 
     # -- the side of the thread that runs it ---------------------------------------------------------------------------
 
+    def work(self, caller: Caller) -> bool:
+        """Run the messages in order; return True if all have ended, False if some are to be given back.
+
+        Raises:
+            FenceLost: the claim has another owner.
+            ConnectionLost: this thread's connection was lost.
+        """
+        alone = self.claim.isolation.alone
+        for handler, messages in caller.calls(self.claim):
+            if self.progress.halted or not caller.may_go_on() or (caller.gate.closed and not alone):
+                return False  # if a suspect waits for the process, the rest goes to other processes at once
+            if self.progress.waits(messages[0]):
+                self.done([Ended.untouched(messages[0])])
+            elif alone:
+                if not all(self._run_alone(caller, message, handler) for message in messages):
+                    return False
+            elif not self._run(caller, messages, handler):
+                return False
+        return True
+
+    def _run_alone(self, caller: Caller, message: Message, handler: Any) -> bool:
+        """Run a message alone in the process: a crash must name only one message."""
+        try:
+            ran = self._enter_gate(caller) and self._run(caller, [message], handler)
+            self.write_changes(caller.channel)  # or a crash in the next message would blame this one too
+        finally:
+            # If the server could not be told that it has ended, the thread leaves when it has written that down: until
+            # then a crash would blame this one.
+            if not self.progress.may_be_named:
+                caller.gate.leave(self)
+        return ran
+
+    def _enter_gate(self, caller: Caller) -> bool:
+        """Wait until the process is free, or for as long as its isolation lets others wait; return False on a stop."""
+        room_s = self.claim.isolation.room_s
+        while (passage := caller.gate.ask(self, room_s)) is Passage.WAIT and caller.may_go_on():
+            self.write_down(caller.channel)  # its deadline moves with it
+        self.named = passage is Passage.ALONE
+        return caller.may_go_on()
+
+    def _run(self, caller: Caller, messages: list[Message], handler: Any) -> bool:
+        """Run messages together; return False if the claim was lost or given back before them."""
+        began = ticks()
+        if not self.start(messages, caller.limits_of(handler, self.watch.group_timeout_s), began):
+            return False
+        if self.named:
+            self.write_down(caller.channel)  # before it runs: it may kill this process
+        try:
+            ended = caller.call(self, messages, handler, began)
+        except BatchBroken:
+            self.watch.running = None
+            return all(caller.may_go_on() and self._run(caller, [message], handler) for message in messages)
+        if ended:  # last: once they are done, the flusher may write them down
+            self.done(ended)
+        if self.progress.result_bytes > _HEAVY_BYTES:
+            self.write_down(caller.channel)
+        return True
+
     def start(self, messages: list[Message], options: HandlerOptions, now: float) -> bool:
         """Begin to run messages; false if the claim was lost or given back before them."""
         with self.lock:
@@ -81,11 +169,6 @@ class ClaimRun(HeldClaim):
         """Return what runs, without the lock: for log records of the thread that runs it."""
         running, through = self.watch.running, self.watch.running_through
         return [] if running is None else [m for m in self.claim.messages if running <= m.offset <= through]
-
-    def block(self, message: Message) -> None:
-        """Pass over a message, because an earlier one of its key must be retried first."""
-        with self.lock:
-            self.progress.end([Ended.untouched(message)])
 
     def done(self, ended: Sequence[Ended], following: Message | None = None) -> None:
         """Record the ends of messages that ran together; they are written down with the next flush.
@@ -103,20 +186,10 @@ class ClaimRun(HeldClaim):
         with self.lock:
             self.named, self.progress.named = False, None
 
-    def rewind(self) -> None:
-        """Mark that nothing runs, though nothing is done: a batch is about to be run one by one."""
-        with self.lock:
-            self.watch.running = None
-
     @property
     def started(self) -> int:
         """The number of its messages that were started, as far as is known: if they run at once, all of them."""
         return self.progress.ended + len(self.running_messages())
-
-    @property
-    def heavy(self) -> bool:
-        """True if the results that are not written down are so large that they must be."""
-        return self.progress.result_bytes > _HEAVY_BYTES
 
     def report(self, watch: Watch, report: ProgressReport) -> None:
         """Keep the last report of a running message for the next write.
