@@ -7,6 +7,7 @@ from collections.abc import Callable
 from emsworker.broker.channel import Channel
 from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.claiming import Claiming
+from emsworker.consume.flusher import HeldClaims
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
@@ -16,7 +17,7 @@ from emsworker.core.errors import FenceLost, TimeLimitExceeded
 _QUIET_S = 0.003
 
 
-class ConsumerClaims:
+class ConsumerClaims(HeldClaims[PulledClaim]):
     """The claims of a consumer.
 
     Args:

@@ -10,7 +10,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from logging import getLogger
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from emsworker.broker.channel import Channel
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite
@@ -63,36 +63,35 @@ class HeldClaim(ABC):
 C = TypeVar("C", bound=HeldClaim)
 
 
-class HeldClaims(Protocol[C]):
+class HeldClaims(ABC, Generic[C]):
     """The claims of a worker process, or of a consumer."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for a reason to write at once, for at most this many seconds; return whether there is one."""
-        ...
+        return False
 
+    @abstractmethod
     def claims(self) -> Sequence[C]:
         """Return those that are not finished."""
-        ...
 
     def holds(self, claim: C) -> bool:
-        """Return whether the lease under which a claim was taken is known to hold."""
-        ...
+        """Return whether the lease under which a claim was taken is known to hold; otherwise the server is asked."""
+        return False
 
+    @abstractmethod
     def confirm(self, claim: C, write: ClaimWrite) -> None:
         """Note that a write was committed."""
-        ...
 
+    @abstractmethod
     def lose(self, claim: C, error: FenceLost) -> None:
         """Note that a claim has another owner."""
-        ...
 
+    @abstractmethod
     def enforce_limits(self, channel: Channel) -> None:
         """End what has run for too long."""
-        ...
 
     def after_writes(self) -> None:
-        """Do what can be done once all is written down."""
-        ...
+        """Do what can be done once all that is due is written down."""
 
 
 class Flusher(Runnable, Generic[C]):

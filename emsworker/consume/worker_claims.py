@@ -7,6 +7,7 @@ import logging
 from emsworker.broker.channel import Channel
 from emsworker.consume.claim_progress import ClaimWrite
 from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.flusher import HeldClaims
 from emsworker.consume.time_limits import TimeLimits, hang_text, watches_of
 from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.process import forks
@@ -17,7 +18,7 @@ from emsworker.store.engine.errors import TROUBLES
 log = logging.getLogger(__name__)
 
 
-class WorkerClaims:
+class WorkerClaims(HeldClaims[ClaimRun]):
     """What each thread of a process works on; thread-safe.
 
     Args:
@@ -47,14 +48,6 @@ class WorkerClaims:
 
     # -- for the flusher -----------------------------------------------------------------------------------------------
 
-    def wait(self, seconds: float) -> bool:
-        """Return false: ends wait for their interval."""
-        return False
-
-    def holds(self, claim: ClaimRun) -> bool:
-        """Return false: the server is asked."""
-        return False
-
     def confirm(self, claim: ClaimRun, write: ClaimWrite) -> None:
         """Note that a write was committed."""
         claim.confirm(write)
@@ -75,9 +68,6 @@ class WorkerClaims:
                 self._trouble.note("cannot give back what is late", error)
             else:
                 self._trouble.over("what is late is given back")
-
-    def after_writes(self) -> None:
-        """Do nothing more."""
 
     # -- for the main thread -------------------------------------------------------------------------------------------
 
