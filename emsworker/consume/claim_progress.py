@@ -80,25 +80,27 @@ class ClaimWrite:
 
 
 class Reports:
-    """The last progress report of each running message."""
+    """The last progress report of each running message.
+
+    Attributes:
+        told: uids of running messages that have reported.
+    """
 
     def __init__(self) -> None:
+        self.told: set[bytes] = set()
         self._fresh: dict[bytes, ProgressReport] = {}
-        self._told: set[bytes] = set()  # uids of running messages that have reported
         self._stale: list[bytes] = []  # uids of those that have ended since
         self._written_at = 0.0
 
     def add(self, report: ProgressReport) -> None:
         """Keep the last report of a running message for the next write."""
         self._fresh[report.uid] = report
-        self._told.add(report.uid)
+        self.told.add(report.uid)
 
     def drop(self, ended: Sequence[Ended]) -> None:
         """Schedule the reports of messages that no longer run for removal."""
-        if not self._told:
-            return
-        uids = self._told.intersection([one.message.uid for one in ended])
-        self._told -= uids
+        uids = self.told.intersection([one.message.uid for one in ended])
+        self.told -= uids
         self._stale += uids
         for uid in uids:
             self._fresh.pop(uid, None)
@@ -134,7 +136,6 @@ class _Owed:
     done: list[tuple[int, int, int]] = field(default_factory=list)  # retries: offset, attempt, milliseconds
     released: list[tuple[int, bytes | None]] = field(default_factory=list)
     results: list[ResultRow] = field(default_factory=list)
-    result_bytes: int = 0
 
 
 class ClaimProgress:
@@ -153,6 +154,7 @@ class ClaimProgress:
         halted: of a partition in order: a message must be retried before the next one.
         named: the suspect that has the process to itself; recorded, so that a crash charges it.
         ended: the number of messages that began and have ended.
+        result_bytes: the size of the results that are not written down.
         written_at: when the last write was committed; told_s: how long the claim may take from then on.
     """
 
@@ -166,7 +168,9 @@ class ClaimProgress:
         self.ended = 0
         self.reports = Reports()
         self.written_at, self.told_s = claim.taken_ticks, timeout_s
+        self.result_bytes = 0
         self._topic_id = topic_id
+        self._is_range = claim.source is ClaimSource.STREAM
         self._owed = _Owed([Failure.gone(offset, attempt) for offset, attempt in claim.gone])
         self._blocked_keys = set(claim.blocked_keys)
         self._next = 0  # of a range: index of the lowest message that has not ended
@@ -178,10 +182,6 @@ class ClaimProgress:
         self._may_be_named = False
         if self._is_range:
             self._advance()
-
-    @property
-    def _is_range(self) -> bool:
-        return self.claim.source is ClaimSource.STREAM
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -202,7 +202,8 @@ class ClaimProgress:
                 self._note_order(one)
         if self.named is not None and any(one.message.offset == self.named for one in ends):
             self.named = None
-        self.reports.drop(ends)
+        if self.reports.told:
+            self.reports.drop(ends)
         if self.write is not None and self.write.rest is not None:
             self._late += ends
         else:
@@ -211,8 +212,12 @@ class ClaimProgress:
     def _end(self, ends: Sequence[Ended]) -> None:
         if not self._is_range:
             self._end_retries(ends)
-        elif self._are_next(ends):
-            self._end_next(ends)
+        elif not self._ahead and self._are_next(ends):
+            for one in ends:
+                if one.failure is not None or one.released or one.results:  # else its offset says it all
+                    self._note(one)
+            self._next += len(ends)
+            self.acked_to = self.last if self._next == len(self.claim.messages) else ends[-1].message.offset
         else:  # an error's frames would keep alive what its handler had in memory
             self._ahead |= {one.message.offset: one._replace(error=None) for one in ends}
             self._advance()
@@ -233,19 +238,10 @@ class ClaimProgress:
 
     def _are_next(self, ends: Sequence[Ended]) -> bool:
         """Return whether they are the lowest messages that have not ended."""
-        if self._ahead:
-            return False
-        messages, first = self.claim.messages, self._next
-        if len(ends) == 1:
+        messages, first, count = self.claim.messages, self._next, len(ends)
+        if count == 1:
             return first < len(messages) and messages[first] is ends[0].message
-        return [one.message.offset for one in ends] == [m.offset for m in messages[first : first + len(ends)]]
-
-    def _end_next(self, ends: Sequence[Ended]) -> None:
-        for one in ends:
-            if one.failure is not None or one.released or one.results:  # else its offset says it all
-                self._note(one)
-        self._next += len(ends)
-        self.acked_to = self.last if self._next == len(self.claim.messages) else ends[-1].message.offset
+        return [one.message for one in ends] == messages[first : first + count]
 
     def _advance(self) -> None:
         messages = self.claim.messages
@@ -266,7 +262,7 @@ class ClaimProgress:
             self._owed.done.append(_done_retry(one))
         if one.results:
             self._owed.results += one.results
-            self._owed.result_bytes += _bytes_of(one.results)
+            self.result_bytes += _bytes_of(one.results)
 
     def _unbegun(self, running: Collection[int]) -> list[Message]:
         """Return the messages that have not ended, without those that run."""
@@ -290,11 +286,6 @@ class ClaimProgress:
     def unsaved(self) -> int:
         """Number of messages that have ended and are not known to be written down."""
         return self.ended - self._saved
-
-    @property
-    def result_bytes(self) -> int:
-        """Size of the results that are not written down."""
-        return self._owed.result_bytes
 
     @property
     def passed(self) -> int:
@@ -450,7 +441,7 @@ class ClaimProgress:
         is_last, rest = flush.finished and write.rest is None, write.rest
         # No calls from here on: an exception from outside would come between, and the write be confirmed twice.
         del owed.failures[:failures], owed.done[:done], owed.released[:released], owed.results[:results]
-        owed.result_bytes -= result_bytes
+        self.result_bytes -= result_bytes
         self.write = None
         self._saved = write.covers
         self._may_be_named = flush.running is not None
@@ -465,7 +456,7 @@ class ClaimProgress:
     def _go_on_with(self, rest: Claim) -> None:
         if rest.claim_id != self.claim.claim_id:
             self.acked_to = self._written_to = rest.acked_to
-        self.claim, self.last = rest, rest.hi
+        self.claim, self.last, self._is_range = rest, rest.hi, False
         late, self._late = self._late, []
         self._end(late)
 

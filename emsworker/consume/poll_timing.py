@@ -1,4 +1,4 @@
-"""When a poller looks for work: often while something comes, less often while idle, and rarely while Redis tells of it."""
+"""The timing of polls: often while something comes, less often while idle, rarely while Redis tells of all there is."""
 
 from __future__ import annotations
 
