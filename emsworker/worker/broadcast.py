@@ -329,14 +329,14 @@ class BroadcastReader(Runnable):
         self._running = (listener, claim_run)
         finished = listener.executor.run(claim_run)
         self._running = None
-        self.ran += claim_run.completed
-        flush = claim_run.finish() if finished else claim_run.unfinished()
+        self.ran += claim_run.progress.ended
+        flush = claim_run.finish(self._channel) if finished else claim_run.unfinished()
         assert flush is not None or self.hangs, "nobody else writes it down"
         if flush is None:
             return  # the main thread has skipped the message that hung here, and the process ends
         place.next = flush.acked_to + 1
         self._keep(listener, partition)
-        listener.sizer.record(claim_run.passed(finished), ticks() - began)
+        listener.sizer.record(claim_run.progress.passed, ticks() - began)
 
     def _pass_over(self, listener: BroadcastListener, partition: int, why: str) -> None:
         place = listener.places[partition]
@@ -374,15 +374,16 @@ class BroadcastReader(Runnable):
         if self._running is None or self.hangs:
             return
         listener, claim_run = self._running
-        with claim_run.lock:
-            running, since = claim_run.running, claim_run.running_since
+        watch = claim_run.watch
+        with watch.lock:
+            running, since = watch.running, watch.running_since
         if running is None:
             return
-        claim_run.send_soft_limit(now)
-        if now - since > claim_run.time_limit_s:
+        watch.send_soft_limit(now)
+        if now - since > watch.time_limit_s:
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
-                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s "
+                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {watch.time_limit_s:g} s "
                 f"({listener.topic.name}/{claim_run.claim.partition}@{running})"
             )
 

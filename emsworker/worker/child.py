@@ -16,14 +16,16 @@ from typing import Any, NoReturn
 
 from emsworker.app import Ems
 from emsworker.consume.attempts import FailureTally
-from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.flusher import Flusher
 from emsworker.consume.gate import IsolationGate
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.suspects import SHARED_BYTES, Suspects
+from emsworker.consume.time_limits import TimeLimits
+from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
 from emsworker.core.ids import local_ip
@@ -65,7 +67,7 @@ _LOOK_S = 0.2
 _SIDES_S = 5.0
 _ALIVE_S = 1.0
 _STALLED_S = 180.0  # longer than a call of the server may take, which is no fault of the thread
-_UNSEEN_S = 5.0  # the completer enforces time limits; a busy machine delays it
+_UNSEEN_S = 5.0  # the flusher's thread enforces time limits; a busy machine delays it
 _AWAY_S = 5.0  # looks for work fail for longer than that
 _NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
@@ -144,9 +146,11 @@ class Child:
         schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]
         declare_schedules(app.stream, app.settings, schedules)
         context = self._context = self._make_context(app, assignments)
+        channel, ack_interval_s = app.stream.channel(patient=False), app.settings.ack_interval_s
+        flusher = self._flusher = Flusher(channel, ack_interval_s, context.claims, self._on_side_death)
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
-        self._sides = [context.lease, context.poller, context.completer, *self._dead_notices(app, assignments)]
+        self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments)]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
@@ -177,14 +181,7 @@ class Child:
             assignments,
             LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
             Poller(database, settings, topic_of, in_order, self._on_side_death, also),
-            Completer(
-                broker,
-                settings,
-                lambda group_id: assignments[group_id].ladder(settings.jitter),
-                self._on_hang,
-                self._on_side_death,
-                self._gate,
-            ),
+            WorkerClaims(TimeLimits(self._gate, self._on_hang)),
             _result_writer(app),
             self._make_recycler(settings),
             gate=self._gate,
@@ -304,11 +301,12 @@ class Child:
             if self._stop_by is not None and ticks() > self._stop_by:
                 self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
         self._spec.tell(ENDING)
-        if self._context.completer.hanging:
+        if self._context.claims.hanging:
             self._context.lease.abandon()
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)
+        self._flusher.close()
 
     # -- health: without locks that a thread may hold while it waits for the server -----------------------------------
 
@@ -321,11 +319,11 @@ class Child:
         return ChildHealth(self._stalled(now), self._away(silent_s, refusal, full), silent_s, refusal, full)
 
     def _stalled(self, now: float) -> str:
-        completer = self._context.completer
-        if reason := self._hang or completer.overdue(now - _UNSEEN_S):
+        claims = self._context.claims
+        if reason := self._hang or claims.overdue(now - _UNSEEN_S):
             return reason
         for thread in [*self._sides, *self._workers]:
-            last = max(thread.turned_at, completer.began_at(thread.ident, now))
+            last = max(thread.turned_at, claims.began_at(thread.ident, now))
             if thread is self._broadcasts and thread.runs:
                 continue  # it has a watch of its own
             if now - last > _STALLED_S:
@@ -344,7 +342,7 @@ class Child:
     def _hangs(self, thread: Runnable) -> bool:
         if thread is self._broadcasts:
             return self._broadcasts.hangs
-        return thread.ident in self._context.completer.hanging
+        return thread.ident in self._context.claims.hanging
 
     def _on_signal(self, numbers: bytes) -> None:
         for number in numbers:
@@ -374,7 +372,8 @@ class Child:
         self._spec.tell(ENDING)
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
-        self._context.completer.give_everything_back()
+        with contextlib.closing(self._context.broker.channel()) as channel:
+            self._context.claims.give_everything_back(channel)
         self._end_now()
 
     def _die(self) -> None:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
 from emsworker.beat.retention import trim
-from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.claim_progress import ClaimProgress, Ended
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
@@ -245,11 +245,9 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     stream.make_due()
     retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
-    claim_run = ClaimRun(retry, topic.id, 60.0, 0)
-    claim_run.done([Ended(message) for message in retry.messages])
-    finished = claim_run.finish()
-    assert finished is not None
-    progress.flush(stream.session, finished)
+    known = ClaimProgress(retry, topic.id, 60.0)
+    known.end([Ended(message) for message in retry.messages])
+    progress.flush(stream.session, known.finish(60.0).flush)
     assert stream.retries(group) == []
     told = stream.rows("SELECT `offset`, outcome FROM ems_attempt WHERE attempt = 2 ORDER BY `offset`")
     assert told == [(1, "expired"), (2, "done")]

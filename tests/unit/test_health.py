@@ -77,14 +77,14 @@ def child(now: float, *, idle_s: float = 0.0, ran_s: float | None = None, hang: 
     """One whose only thread turned so long ago, and perhaps runs a message since."""
     made = Child(ChildSpec("a", (), (), 1, "", "", "info", -1))
     thread = SimpleNamespace(name="ems-consumer-0", ident=1, turned_at=now - idle_s)
-    completer = SimpleNamespace(
+    claims = SimpleNamespace(
         overdue=lambda since: hang, began_at=lambda ident, now: 0.0 if ran_s is None else now, hanging=set()
     )
     good = {"good": True, **lease}
     poller = SimpleNamespace(looked_at=now - good.pop("looked_s", 0.0), refused_by=good.pop("refused_by", None))
     broker = SimpleNamespace(database=SimpleNamespace(full=good.pop("full", "")))
     lease = SimpleNamespace(refused_by=None, **good)
-    context: Any = SimpleNamespace(completer=completer, lease=lease, poller=poller, broker=broker)
+    context: Any = SimpleNamespace(claims=claims, lease=lease, poller=poller, broker=broker)
     made._consumers, made._context, made._poll_max_s = [thread], context, 1.0  # type: ignore[list-item]
     return made
 

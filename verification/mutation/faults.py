@@ -58,7 +58,7 @@ def _done_when_begun(real: Made) -> Made:
     def start(self: Any, messages: Any, *more: Any) -> bool:
         began = bool(real(self, messages, *more))
         if began:
-            self.acked_to = messages[-1].offset
+            self.progress.acked_to = messages[-1].offset
         return began
 
     return start
