@@ -17,8 +17,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from emsworker.arrow.options import TOPIC_ID
-from emsworker.core.extras import require
-from emsworker.core.process.forks import Lock
+from emsworker.extending.declaration import require
+from emsworker.extending.processes import Lock
 
 
 @dataclass(frozen=True)

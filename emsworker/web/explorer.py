@@ -9,12 +9,9 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from emsworker.admin import Selection, StoredMessage, parse_place
-from emsworker.admin.lists import MessageOutline
-from emsworker.admin.paging import encode_token
-from emsworker.core.errors import ConfigError, EmsError, InvalidName
-from emsworker.core.ids import parse_uid
-from emsworker.core.model import TASK_HEADER
+from emsworker.extending.administration import MessageOutline, Selection, StoredMessage, encode_token, parse_place
+from emsworker.extending.errors import ConfigError, EmsError, InvalidName
+from emsworker.extending.values import TASK_HEADER, parse_uid
 from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from emsworker.core.process import forks
+from emsworker.extending.processes import forks
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from kombu.transport import base
 from kombu.transport.virtual.base import Management
 
 from emsworker import __version__
-from emsworker.core.errors import (
+from emsworker.extending.errors import (
     ConfigError,
     Conflict,
     ConnectionLost,
@@ -27,9 +27,8 @@ from emsworker.core.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from emsworker.core.process.address import name_url
-from emsworker.core.process.clock import ticks
-from emsworker.core.url import DatabaseUrl
+from emsworker.extending.processes import name_url, ticks
+from emsworker.extending.settings import DatabaseUrl
 from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.startup import broker_connected, ends_worker

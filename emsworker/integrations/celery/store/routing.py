@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.extending.database import Session, Statements
 
 _SQL = Statements(__name__)
 
