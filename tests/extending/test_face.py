@@ -26,7 +26,8 @@ def test_every_name_is_that_of_its_home(path: Path) -> None:
     }
     assert named
     for name, home in named.items():
-        expected = getattr(importlib.import_module(home), name, None) or importlib.import_module(f"{home}.{name}")
+        there = importlib.import_module(home)
+        expected = getattr(there, name) if hasattr(there, name) else importlib.import_module(f"{home}.{name}")
         assert getattr(module, name) is expected, name
     with pytest.raises(AttributeError, match="nothing_like_this"):
         module.nothing_like_this  # noqa: B018
