@@ -94,7 +94,6 @@ class Reader:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the servers."""
         return list(self._streams)
 
     @property
@@ -275,7 +274,6 @@ class Screen(ABC):
         """Return the rows."""
 
     def opens(self, row: Row) -> Screen | None:
-        """Return the screen that a row opens."""
         return None
 
     def refresh(self, reader: Reader) -> None:
@@ -344,7 +342,6 @@ class GroupsScreen(Screen):
         super().__init__("Groups", GROUP_COLUMNS, spare, known, sort=sort, descending=descending, wanted=wanted)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the groups, and count the clients."""
         rows = reader.groups()
         clients, leaders = reader.clients()
         live = sum(view.row.alive for _, view in clients)
@@ -357,7 +354,6 @@ class GroupsScreen(Screen):
         return rows
 
     def opens(self, row: Row) -> Screen | None:
-        """Open the group."""
         return GroupScreen(row["server"], row["topic"], row["group"])
 
 
@@ -379,7 +375,6 @@ class ClientsScreen(Screen):
         super().__init__("Clients", columns, ("renewed_at",), ("client",), sort="claims")
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the clients."""
         clients, leaders = reader.clients()
         where = "{} on {}" if reader.several else "{}"
         leading = [
@@ -411,14 +406,12 @@ class GroupScreen(Screen):
         self._server, self._topic, self._group = server, topic, group
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the messages."""
         rows = reader.messages(self._server, self._topic, self._group)
         counts = Counter(row["state"] for row in rows)
         self.facts = ", ".join(f"{_count(counts[state])} {state}" for state in ("running", "retry", "blocked", "dead"))
         return rows
 
     def opens(self, row: Row) -> Screen | None:
-        """Open the message's trace."""
         return TraceScreen(self._server, self._topic, row["partition"], row["offset"])
 
 
@@ -437,7 +430,6 @@ class TraceScreen(Screen):
         self._place = (server, topic, partition, offset)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the trace."""
         trace = reader.trace(*self._place)
         self.facts = _about(trace)
         return [row for one in trace.groups for row in _steps(one)]

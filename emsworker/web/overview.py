@@ -38,7 +38,6 @@ class GroupLine:
 
     @property
     def state(self) -> str:
-        """The state of the group, as a word."""
         return self.status.state.value
 
 

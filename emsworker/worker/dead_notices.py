@@ -68,5 +68,4 @@ class DeadNotices(Runnable):
                 log.exception("a hook failed for %r, whose process died", message)
 
     def shut_down(self) -> None:
-        """Close the session."""
         self._session.close()
