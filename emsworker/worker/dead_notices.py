@@ -34,7 +34,7 @@ class DeadNotices(Runnable):
         on_death: see :class:`Runnable`.
     """
 
-    duty = "look for dead letters of processes that died"
+    action = "look for dead letters of processes that died"
 
     def __init__(
         self,

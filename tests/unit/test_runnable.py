@@ -18,7 +18,7 @@ from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionL
 class Loop(Runnable):
     """Raises what it is given, one a step, and stops then."""
 
-    duty = "count"
+    action = "count"
     away_s = 0.0
 
     def __init__(self, raised: Sequence[Exception], at_end: Exception | None = None) -> None:
