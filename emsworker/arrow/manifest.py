@@ -92,7 +92,6 @@ class Manifest:
         return frozenset(self.origins or (self.segment,))
 
     def of(self, dataset: str) -> list[Part]:
-        """Return the parts of a dataset."""
         return [part for part in self.parts if part.dataset == dataset]
 
     def write(self, folder: Folder) -> None:

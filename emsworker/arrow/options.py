@@ -76,7 +76,6 @@ class OptionReader:
                 self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _fix(name, for_what)))
 
     def has(self, name: str) -> bool:
-        """Return whether an option is given."""
         return name.lower() in self._given
 
     def get(self, name: str, read: Callable[[str], T], default: T) -> T:

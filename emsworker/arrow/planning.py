@@ -41,7 +41,6 @@ class Source:
         return f"{self.topic.name}/{self.bounds.partition}"
 
     def offsets(self, start: int, end: int) -> OffsetRange:
-        """Return a range of the partition."""
         return OffsetRange(self.topic.id, self.bounds.partition, start, max(start, end))
 
     @property

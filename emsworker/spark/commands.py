@@ -92,7 +92,6 @@ def pipeline() -> None:
 
 
 def command_of(job: Job[Any], help: str) -> click.Command:
-    """Make the click command of a job."""
     command = click.Command(
         job.name, callback=partial(run_job, job), params=_params(job.options), help=help, epilog=EPILOG
     )

@@ -64,7 +64,6 @@ class QueryMetrics(StreamingQueryListener):
                 self._found[str(event.runId)] = (name, {topic: OffsetsBehind(0.0, 0, 0) for topic in found})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forget a query."""
         with self._lock:
             self._found.pop(str(event.runId), None)
 

@@ -37,7 +37,6 @@ class GroupLine:
 
     @property
     def state(self) -> str:
-        """The state of the group, as a word."""
         return self.status.state.value
 
 

@@ -188,7 +188,6 @@ class Shared:
         return self.snapshot.get(("lags", topic, group), _FRESH_S, read)
 
     def size(self, topic: str) -> TopicSize:
-        """Return the size of a topic."""
         return self.snapshot.get(("size", topic), _SIZES_S, lambda: self.monitoring.size(topic))
 
     def find(self, what: str) -> tuple[Topic, str | None] | None:
@@ -309,7 +308,6 @@ class Visit:
         return (self.form.get(name) or [""])[0].strip() or None
 
     def may(self, level: Level) -> bool:
-        """True if the visitor has this level."""
         return self.visitor.may(level)
 
     @property

@@ -147,7 +147,6 @@ class _Listener(socket.socket):
     _failed = False
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection."""
         if self._failed:
             self._failed = False
             raise BlockingIOError

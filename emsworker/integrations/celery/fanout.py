@@ -214,7 +214,7 @@ class _BusReader(Runnable):
         sweep: called every few seconds.
     """
 
-    duty = "read exchanges"
+    action = "read exchanges"
     outlasts = (Exception,)  # this thread delivers remote control and events
 
     def __init__(

@@ -99,7 +99,6 @@ def find(session: Session, keys: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def delete(session: Session, keys: Sequence[bytes]) -> None:
-    """Delete values."""
     for some in _parts(sorted(keys)):
         session.change(_SQL.delete_results, {"keys": some})
 

@@ -142,7 +142,6 @@ class AlertDelivery:
                 self.told(notification["text"])
 
     def close(self) -> None:
-        """Close the connection."""
         self._app.close()
 
 

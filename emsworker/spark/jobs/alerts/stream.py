@@ -47,7 +47,6 @@ class SampleSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the columns."""
         return "topic string, `group` string, at string, measured string"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -96,7 +95,6 @@ class SampleReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Samples(tuple(tuple(sample) for sample in end["samples"]))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, str, str, str]]:
-        """Return the samples."""
         assert isinstance(partition, Samples)
         return iter(partition.rows)
 
