@@ -16,7 +16,7 @@ from emsworker.console.streams import open_stream
 @click.option("--after", metavar="ID", help="Continue after this action.")
 @common_options
 def audit(limit: int, after: str | None, as_json: bool) -> None:
-    """List what people have changed by the dashboard, the latest first."""
+    """List what people changed by the dashboard, or cancelled, the latest first."""
     from emsworker.admin.audit import Audit
 
     found = Audit(open_stream().database()).list(after=after, limit=limit)

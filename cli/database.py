@@ -22,20 +22,26 @@ from emsworker.core.counted import counted
 def migrate(names: tuple[str, ...], as_json: bool) -> None:
     """Create the tables of EMS, or bring them up to date.
 
-    Harmless when repeated, and when two do it at once. The database itself must exist; the user needs CREATE, ALTER and
-    INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
+    Harmless when repeated, and when two do it at once. Tables that were dropped are put back empty, unless they hold
+    the stream itself; a table of somebody else that has the name of one of EMS is refused by name. The database itself
+    must exist; the user needs CREATE, ALTER and INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
     """
     from emsworker.core.extension import extension
-    from emsworker.store.engine.schema import current_version, extension_versions
+    from emsworker.store.engine.schema import current_version, extension_versions, put_back
     from emsworker.store.engine.schema import migrate as apply
 
     more = [extension(name) for name in names]
     database = open_stream().database(check_schema=False)
     before = database.call(lambda session: extension_versions(session) if current_version(session) else {})
     applied = database.call(lambda session: apply(session, more))
+    restored = database.call(put_back)
     version = database.call(current_version)
     found = database.call(extension_versions)
-    if applied:
+    if restored:
+        sentence = (
+            f"Put back, empty: {', '.join(restored)}; what they held is lost. The tables are of version {version}."
+        )
+    elif applied:
         sentence = f"The tables are of version {version} now (applied: {', '.join(map(str, applied))})."
     elif found == before:
         sentence = f"The tables are of version {version} already; nothing to do."
@@ -44,7 +50,8 @@ def migrate(names: tuple[str, ...], as_json: bool) -> None:
     for name in sorted(found.keys()):
         if found[name] != before.get(name):
             sentence += f" Those of {name} are of version {found[name]} now."
-    print_done({"applied": applied, "version": version, "extensions": found}, sentence, as_json)
+    report = {"applied": applied, "restored": restored, "version": version, "extensions": found}
+    print_done(report, sentence, as_json)
 
 
 @click.command()

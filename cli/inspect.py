@@ -80,7 +80,7 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
 
     MESSAGE is a message id, or topic/partition/offset. For each group: its state, the client that has it or had it
     last, and every attempt that was written down (all that did not end well, and retries that did). KIND says if it
-    is a message of the stream, delayed (DUE_AT says until when) or cancelled; by whom, if the dashboard was used.
+    is a message of the stream, delayed (DUE_AT says until when) or cancelled; by whom, if by a person.
 
     \b
     unclaimed  not taken yet

@@ -44,7 +44,7 @@ _OWN = {
     "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
     "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
-    "audit": ("audit", "List what people have changed by the dashboard, the latest first."),
+    "audit": ("audit", "List what people changed by the dashboard, or cancelled, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "completion": ("completion", "Print the shell's completion script for ems."),
 }

@@ -18,7 +18,7 @@ from emsworker.core.options import options_of
 from emsworker.core.settings import settings_of
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import Columns
-from emsworker.store.engine.schema import CORE, create_statements
+from emsworker.store.engine.tables import CORE, create_statements
 from emsworker.tasks.middleware import Middleware
 
 _CLI = "emsworker.cli.main"

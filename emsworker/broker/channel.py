@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Isolation, Notice
 from emsworker.core.servers import ServerRun
-from emsworker.core.work import Claimant, NothingClaimed
+from emsworker.core.work import Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.transaction import Transaction
 
 T = TypeVar("T")
@@ -30,11 +30,15 @@ class TransactionLost(Exception):
 
 
 class Channel(Protocol):
-    """A connection of one consuming thread. Whatever ends something is refused unless its claim is still ours.
+    """A connection of one consuming thread. Every write that ends a message is fenced.
 
     Every method may also raise :class:`ConnectionLost`, if it is not known what was committed, or :class:`Conflict`, if
     nothing was.
     """
+
+    def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
+        """Find, without any lock, the work that is available to groups."""
+        ...
 
     def take_range(
         self,

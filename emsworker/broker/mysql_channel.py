@@ -11,7 +11,7 @@ from emsworker.core.errors import Conflict, ConnectionLost, TransactionEnded, Tr
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Isolation, Notice, Order
 from emsworker.core.servers import ServerRun
-from emsworker.core.work import Claimant, NothingClaimed
+from emsworker.core.work import Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.transaction import Transaction
 from emsworker.store.engine.errors import is_cut, translate
 from emsworker.store.engine.schema import server_run
@@ -30,6 +30,10 @@ class MysqlChannel:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+
+    def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
+        """Find, without any lock, the work that is available to groups."""
+        return claims.find_work(self.session, group_ids)
 
     def take_range(
         self,
@@ -99,7 +103,7 @@ class MysqlChannel:
             self._commit(partial(commit, returned))
             return returned
 
-        return self.session.again_on_conflict(attempt)
+        return self.session.retry_on_conflict(attempt)
 
     def _call(self, call: Callable[[Transaction], T], is_cut_short: Callable[[], bool]) -> T:
         """Call the handler; an error with which the server rolled it back is raised even if the handler caught it."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.durations import format_duration
-from emsworker.core.terminal_text import harmless_line
+from emsworker.core.terminal_text import escape_all_control
 from emsworker.core.times import NO_TIME
 
 Row = Mapping[str, Any]
@@ -28,7 +28,7 @@ def is_numeric(rows: Sequence[Row], column: str) -> bool:
 
 def cell_of(column: str, value: Any) -> str:
     """The text of a value in one line of a table; control characters are written as escapes."""
-    return harmless_line(text_cell(column, value))
+    return escape_all_control(text_cell(column, value))
 
 
 def _is_number(value: Any) -> bool:

@@ -17,10 +17,10 @@ class CommandFailure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         """Print ``Error: ...`` for every line."""
-        from emsworker.core.terminal_text import harmless
+        from emsworker.core.terminal_text import escape_control
 
         for line in self.lines:
-            click.echo(f"Error: {harmless(line)}", err=True)
+            click.echo(f"Error: {escape_control(line)}", err=True)
 
 
 class WrongUsage(CommandFailure):

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from emsworker.core.extras import hint_if_missing
-from emsworker.core.terminal_text import harmless, harmless_json
+from emsworker.core.terminal_text import escape_control, escape_json
 
 from .cells import Row, cell_of, is_numeric, plain, text_cell, titles_of
 from .collecting import PrintedList, collected
@@ -39,7 +39,7 @@ def print_json(value: Any) -> None:
     if (everything := collected()) is not None:
         everything.add_value(value)
         return
-    click.echo(harmless_json(_json_text(value)))
+    click.echo(escape_json(_json_text(value)))
 
 
 def _json_text(value: Any) -> str:
@@ -147,7 +147,7 @@ def print_record(record: Row, as_json: bool) -> None:
     for name, value in record.items():
         title = name.removesuffix("_s").replace("_", " ")
         text = text_cell(name, value)
-        first, *rest = harmless(text).splitlines() or [""]
+        first, *rest = escape_control(text).splitlines() or [""]
         click.echo(f"{title.ljust(width)}  {first}".rstrip())
         for line in rest:
             click.echo(f"{' ' * width}  {line}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +90,25 @@ class OpenStream:
         from emsworker.admin import Admin
 
         return Admin(self.database())
+
+    @contextlib.contextmanager
+    def changing(self, action: str, target: str, count: Callable[[object], int] | None = None) -> Iterator[Admin]:
+        """For a change that the audit tells of, as of one by the dashboard; a user who may not write it is told so.
+
+        Args:
+            action, target, count: see :meth:`emsworker.admin.audit.Audit.record`.
+        """
+        from emsworker.admin import Admin
+        from emsworker.admin.audit import Audit, count_changed, name_of_system_user
+        from emsworker.store.engine.probe import may_insert
+
+        database = self.database()
+        if not database.call(lambda session: may_insert(session, "ems_audit")):
+            click.echo("Not recorded in the audit, which this database user may not write.", err=True)
+            yield Admin(database)
+            return
+        with Audit(database).record(name_of_system_user(), action, target, "by a command", count or count_changed):
+            yield Admin(database)
 
     def monitoring(self) -> Monitoring:
         """For looking; at a replica, if there is one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emsworker.core.ids import short_client
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 
 from .cells import Row, cell_of, is_numeric, text_cell, titles_of
 from .context_keys import NO_COLOR, WIDE
@@ -159,7 +159,7 @@ def print_properties(record: Row) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in record.items():
-        text = Text(harmless(text_cell(name, value)), style=_style(name, value))
+        text = Text(escape_control(text_cell(name, value)), style=_style(name, value))
         table.add_row(name.removesuffix("_s").replace("_", " "), text)
     open_console(endless=wide()).print(table)
 

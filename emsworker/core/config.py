@@ -30,7 +30,7 @@ from emsworker.core.options import (
     options_of,
     probably_meant,
     problems_in,
-    refuse,
+    raise_problems,
     seconds,
     shown,
     text,
@@ -244,7 +244,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        refuse([*problems_in(self), *self._contradictions()])
+        raise_problems([*problems_in(self), *self._contradictions()])
 
     def _contradictions(self) -> Iterator[Problem]:
         with suppress(TypeError):  # a value of the wrong type is a problem by itself
@@ -300,7 +300,7 @@ class Settings:
             settings = cls(**values)
         except ConfigError as error:
             raise ConfigError([*problems, *error.problems]) from None
-        refuse(problems)
+        raise_problems(problems)
         return settings
 
 

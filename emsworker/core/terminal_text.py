@@ -15,17 +15,17 @@ _CONTROL = re.compile(rf"[\x00-\x1f{_UNSEEN}]")
 _IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """Write the control characters of a text as escapes, except line feeds and tabs."""
     return _IN_LINES.sub(_escaped, text)
 
 
-def harmless_line(text: str) -> str:
+def escape_all_control(text: str) -> str:
     """Write all control characters of a text as escapes, so that it is one line."""
     return _CONTROL.sub(_escaped, text)
 
 
-def harmless_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """Write the control characters of a JSON text, except line feeds and tabs, as JSON's own escapes."""
     return _IN_LINES.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else r"\u007f", text)
 

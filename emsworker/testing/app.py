@@ -194,7 +194,7 @@ class TestApp:
     def _next_claim(self) -> tuple[_Reader, Claim] | None:
         """Claim what one client would: of the group that has waited longest, higher priorities first."""
         readers = {reader.group.id: reader for reader in self._readers()}
-        work = self._broker.find_work([*readers]).work
+        work = self._channel.find_work([*readers]).work
         for group_id in sorted(work, key=lambda one: self._last_turn.get(one, 0)):
             claim = next(self._claims(readers[group_id], work[group_id]), None)
             if claim is not None:
@@ -219,7 +219,7 @@ class TestApp:
         executor = Executor(RunContext(reader.route, settings.retry_ladder(), self._channel, writer, hooks))
         run = executor.begin(claim, reader.topic.id, settings.timeout_s, 0)
         if executor.run(run):
-            flush = run.finish()
+            flush = run.finish(self._channel)
             assert flush is not None, "nobody else has the claim"
             self._channel.flush(flush)
         elif not run.lost:  # a message must be retried before the next one

@@ -38,9 +38,10 @@ from emsworker.core.alarms import Silence
 from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
 from emsworker.core.extension import extensions, load
 from emsworker.core.model import Topic
+from emsworker.core.options import LARGEST, whole
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 from emsworker.core.url import DatabaseUrl, impatient, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
@@ -66,7 +67,6 @@ _HIDDEN = "•••"
 # Sees pages that refuse him, and nothing from the database on them.
 _log = logging.getLogger(__name__)
 NOBODY = Visitor("nobody", "viewer")
-_LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -298,7 +298,7 @@ class Visit:
         """Return a part of the path."""
         return str(self.request.path_params[name])
 
-    def number(self, name: str, default: int | None = None, most: int = _LARGEST) -> int | None:
+    def number(self, name: str, default: int | None = None, most: int = LARGEST) -> int | None:
         """Return a parameter of the address as a number, 0 or more.
 
         Raises:
@@ -423,7 +423,7 @@ def is_own_path(root: str, target: str) -> bool:
     return target.startswith(f"{root}/") and not target.startswith("//") and "\\" not in target
 
 
-def read_number(name: str, text: str | None, default: int | None = None, most: int = _LARGEST) -> int | None:
+def read_number(name: str, text: str | None, default: int | None = None, most: int = LARGEST) -> int | None:
     """Parse a number, 0 or more; ``None`` gives the default.
 
     Raises:
@@ -431,15 +431,16 @@ def read_number(name: str, text: str | None, default: int | None = None, most: i
     """
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or int(text[:20]) > most:
-        span = "of 0 or more" if most == _LARGEST else f"from 0 to {most}"
-        raise ConfigError([Problem(name, repr(text), f"must be a whole number {span}")])
-    return int(text)
+    try:
+        number: int = whole(0, most).parse(text)
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(text), str(error))]) from None
+    return number
 
 
 def _seen(value: Any) -> Any:
     """Write what a page would hide, or turn around, as escapes: names, keys and errors come from whoever sends."""
-    return harmless(value) if type(value) is str else value
+    return escape_control(value) if type(value) is str else value
 
 
 @lru_cache(1)

@@ -33,7 +33,7 @@ from emsworker.web.groups import PAGES as GROUPS
 from emsworker.web.lists import PAGES as LISTS
 from emsworker.web.overview import PAGES as OVERVIEW
 from emsworker.web.page import NOBODY, Redact, Shared, View, Visit, pages_of_extensions
-from emsworker.web.several import Fleet, check_all, front_of, operator_urls
+from emsworker.web.several import ServerDashboards, check_all, front_of, operator_urls
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _several(
     for shared in every.values():
         shared.servers = list(every)
     below = {name: Dashboard(shared, access) for name, shared in every.items()}
-    return Dashboard(every[MAIN], access, front_of(Fleet(every)), below).application()
+    return Dashboard(every[MAIN], access, front_of(ServerDashboards(every)), below).application()
 
 
 def ems_wsgi(stream: Ems | str, **options: Any) -> Any:

@@ -27,9 +27,19 @@ from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
 from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
+from emsworker.core.servers import check_apart
 from emsworker.core.url import redact_url
-from emsworker.store import Database, Session, check_server, check_version, server_facts, topics
-from emsworker.store.engine import probe
+from emsworker.store import (
+    Database,
+    Session,
+    check_server,
+    check_version,
+    has_privileges,
+    missing_privileges,
+    server_facts,
+    stream_id,
+    topics,
+)
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
 
@@ -73,7 +83,7 @@ def check_stream(url: str, settings: Settings, needs: Needs) -> Database:
     try:
         database.call(check_server)
         database.call(check_version)
-        if not database.call(lambda session: probe.has_privileges(session, needs.role, needs.allow)):
+        if not database.call(lambda session: has_privileges(session, needs.role, needs.allow)):
             raise AccessDenied(database.call(lambda session: _lacking(session, needs)))
     except StoreUnavailable as error:
         raise StoreUnavailable(f"{error}; the address is {redact_url(url)} ({address_place(url)})") from error
@@ -86,6 +96,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
     Raises:
         StoreUnavailable: all are away.
         ServerUnsupported, SchemaMissing, AccessDenied: one of them cannot be used.
+        ConfigError: two of them are one.
     """
     found: dict[str, Database] = {}
     away: list[StoreUnavailable] = []
@@ -96,11 +107,12 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
             away.append(error)
     if not found:
         raise away[0]
+    check_apart({name: database.call(stream_id) for name, database in found.items()})
     return found
 
 
 def _lacking(session: Session, needs: Needs) -> str:
-    missing = probe.missing_privileges(session, migrated=True, role=needs.role, allow=needs.allow)
+    missing = missing_privileges(session, migrated=True, role=needs.role, allow=needs.allow)
     missing.sort(key=lambda privilege: " on " in privilege)  # privileges missing on all tables first
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     user = server_facts(session).user
@@ -165,7 +177,7 @@ def check_app(
     if not app.settings.auto_create:
         raise absent[0]
     creating = replace(needs, allow=(*needs.allow, "auto-create"))
-    if not database.call(lambda session: probe.has_privileges(session, creating.role, creating.allow)):
+    if not database.call(lambda session: has_privileges(session, creating.role, creating.allow)):
         first = str(absent[0]).partition(" and auto_create")[0]
         raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, creating))}")
 

@@ -211,6 +211,26 @@ def test_errors_about_another_server_name_it(run: Run, several: Several) -> None
     assert "(server 'east' in EMS_SERVERS)" in away.stderr and "EMS_URL" not in away.stderr
 
 
+def test_one_stream_under_two_names_is_refused_before_anything_is_moved(run: Run, several: Several) -> None:
+    again = {"EMS_SERVERS": f"east={several.url.replace('127.0.0.1', 'localhost')} orders.*"}
+    uid = _send(several, "mail")
+    wrong = "leads to the same stream as 'main'"
+    for command in (
+        ("topics", "move", "mail", "--to", "east"),
+        ("beat",),
+        ("worker", "-A", "tests.process.apps.quick:app", "--processes", "1"),
+    ):
+        done = run(*command, **again)
+        assert done.returncode == 2 and wrong in done.stderr and "Traceback" not in done.stderr, done.stderr
+    plain = {"EMS_SERVERS": again["EMS_SERVERS"].removesuffix(" orders.*")}
+    done = run("servers", "retire", "east", **plain)
+    assert done.returncode == 2 and wrong in done.stderr, done.stderr
+    checked = run("check", "--server", "main", "--json", **again)
+    found = [(row["name"], row["value"]) for row in json.loads(checked.stdout) if row["severity"] == "error"]
+    assert checked.returncode == 1 and found == [("servers", "'east'")]
+    assert run("trace", uid, EMS_SERVERS="").returncode == 0, "nothing was moved"
+
+
 def test_the_check_names_pointers_without_a_server_and_tables_without_transactions(run: Run, several: Several) -> None:
     several.database("main").call(lambda session: create_topic(session, "lost", server="west"))
     with connect(several.url) as connection, connection.cursor() as cursor:

@@ -116,7 +116,7 @@ class Readings(Reader):
     def __init__(self) -> None:
         super().__init__({})
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self, limit: int | None = None) -> list[dict[str, Any]]:
         if self.gone:
             raise StoreUnavailable("mysql://u:geheim@h/x could not be reached")
         empty = dict.fromkeys(GROUP_COLUMNS)

@@ -1,4 +1,4 @@
-"""Several servers in the URL (W14): the writable one is found, before and after a change of roles."""
+"""Several servers in the URL: the writable one is found, before and after a change of roles."""
 
 import re
 import threading
@@ -77,7 +77,7 @@ def pair(server: Server, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-def test_w14_sends_and_reads_follow_the_writable_server(pair: Pair) -> None:
+def test_sends_and_reads_follow_the_writable_server(pair: Pair) -> None:
     app = Ems("test", url=pair.url, publish_timeout_s=15)
     app.send("t", 0)
     assert [len(pair.uids(0)), len(pair.uids(1))] == [1, 0]

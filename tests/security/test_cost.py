@@ -9,7 +9,7 @@ from emsworker import Filter
 from emsworker.core.errors import error_line
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.bounds import Bounds
-from emsworker.core.terminal_text import harmless_line
+from emsworker.core.terminal_text import escape_all_control
 from emsworker.core.url import redact, redact_url
 from emsworker.store.groups import progress
 from emsworker.store.stream import broadcast, search
@@ -53,7 +53,7 @@ _SIGNS = ["://a:", "://", "://a:@", "://:***@", "?password=", ":", "\n", "a.", "
 
 
 @pytest.mark.parametrize("sign", _SIGNS)
-@pytest.mark.parametrize("function", [redact, redact_url, error_line, harmless_line])
+@pytest.mark.parametrize("function", [redact, redact_url, error_line, escape_all_control])
 def test_errors_that_quote_a_text_cost_a_worker_no_minutes(function: Callable[[str], Any], sign: str) -> None:
     """A handler's error may hold all of a body, and what is stored and logged of it has gone through these."""
     began = machine_s()

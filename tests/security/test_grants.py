@@ -30,7 +30,7 @@ from emsworker.core.ids import new_uid
 from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
-from emsworker.publish.intake import take_in
+from emsworker.publish.intake import ingest
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import Grants
@@ -372,6 +372,20 @@ def test_those_who_are_allowed_to_cancel_do(place: Place) -> None:
         plain.close()
 
 
+def test_a_cancelling_command_is_recorded_by_those_who_may_write_the_audit(place: Place) -> None:
+    told = {}
+    for role, allow in (("operator", []), ("producer", ["cancel"])):
+        sent = App(url=place.stream.url).send(place.topic, {"n": 1})
+        done = CliRunner().invoke(
+            cli, ["cancel", place.topic, sent.id, "--json"], env={"EMS_URL": place.as_role(role, allow)}
+        )
+        assert (done.exit_code, json.loads(done.stdout)["was"]) == (0, "waiting"), done.output
+        told[role] = done.stderr
+        rows = place.stream.rows("SELECT changed FROM ems_audit WHERE target LIKE %s", f"% {sent.id}")
+        assert rows == ([(1,)] if role == "operator" else [])
+    assert told["operator"] == "" and "Not recorded in the audit" in told["producer"]
+
+
 def test_those_who_are_allowed_to_create_do(place: Place) -> None:
     for role in ("producer", "worker"):
         app = App(role, url=place.as_role(role, ["auto-create"]))
@@ -641,7 +655,7 @@ def test_each_list_works_for_whoever_may_read_it_and_others_are_told_who_may(str
     with open_plain_stream(stream.url) as made:
         furnish(made)
         made.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1')")
-        take_in(made.session, Settings(), 10)
+        ingest(made.session, Settings(), 10)
     for role in GRANTS.roles:
         url = as_role(role)
         for command, roles in _READS.items():

@@ -1,4 +1,4 @@
-"""Promise 6 for readers in bulk: what is noted as whole is whole, whoever publishes, deletes or holds locks meanwhile."""
+"""Readers in bulk: what is noted as whole is whole, whoever publishes, deletes or holds locks meanwhile."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

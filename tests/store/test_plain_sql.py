@@ -1,4 +1,4 @@
-"""Publishing by plain SQL (I4): a client that is not Python, a trigger and a procedure; a bad row stops no other one."""
+"""Publishing by plain SQL: a client that is not Python, a trigger and a procedure; a bad row stops no other one."""
 
 import json
 import shutil

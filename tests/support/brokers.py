@@ -13,7 +13,6 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.model import Claim, Group, Order, Receipt, Topic, TopicKind
 from emsworker.core.work import AvailableWork, Claimant
-from emsworker.store.groups.claims import find_work
 from emsworker.store.stream import outbox
 from tests.support.streams import Stream
 
@@ -25,19 +24,21 @@ class Place:
     Args:
         client: registers a client.
         pass_time: lets seconds pass by the broker's clock, and moves what is due.
-        work_of: the work that is available to a group.
     """
 
     broker: Broker
     channel: Channel
     client: Callable[[], str]
     pass_time: Callable[[float], None]
-    work_of: Callable[[Group], AvailableWork | None]
 
     def send(self, *bodies: Any, topic: str = "t", **options: Any) -> list[Receipt]:
         """Send messages, as an app does."""
         outgoing = [Outgoing(topic, body, **options) for body in bodies]
         return self.broker.send(topic, [one.encode(Settings()) for one in outgoing])
+
+    def work_of(self, group: Group) -> AvailableWork | None:
+        """The work that is available to a group."""
+        return self.channel.find_work([group.id]).work.get(group.id)
 
     def group(self, name: str = "g", wanted: Filter | None = None, order: Order = Order.NONE) -> tuple[Topic, Group]:
         """A group of the topic ``t``."""
@@ -65,10 +66,7 @@ def memory_place() -> Place:
     """A broker in memory, whose clock can be moved."""
     memory = MemoryBroker(Settings(), lambda name: TopicKind.CLUSTER)
 
-    def work_of(group: Group) -> AvailableWork | None:
-        return memory.find_work([group.id]).work.get(group.id)
-
-    return Place(memory, memory.channel(), lambda: f"client-{uuid.uuid4().hex}", memory.advance, work_of)
+    return Place(memory, memory.channel(), lambda: f"client-{uuid.uuid4().hex}", memory.advance)
 
 
 def mysql_place(stream: Stream) -> Place:
@@ -83,7 +81,4 @@ def mysql_place(stream: Stream) -> Place:
                 cursor.execute(f"UPDATE {table} SET {late}", args)
         outbox.relay_due(stream.session, 100)
 
-    def work_of(group: Group) -> AvailableWork | None:
-        return find_work(stream.session, [group.id]).work.get(group.id)
-
-    return Place(mysql, mysql.channel(), stream.client, pass_time, work_of)
+    return Place(mysql, mysql.channel(), stream.client, pass_time)

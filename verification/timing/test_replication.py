@@ -1,4 +1,4 @@
-"""W14 with real replication: the primary is killed, its semi-synchronous replica takes over, nothing confirmed is lost."""
+"""Real replication: the primary is killed, its semi-synchronous replica takes over, nothing confirmed is lost."""
 
 import json
 import threading
@@ -61,9 +61,7 @@ class ReplicaLooker(Looker):
         self._connection = connect(replicated.replica_url, autocommit=True)
 
 
-def test_w14_sends_and_claims_go_on_with_the_replica_when_the_primary_dies(
-    replicated: Replicated, tmp_path: Path
-) -> None:
+def test_sends_and_claims_go_on_with_the_replica_when_the_primary_dies(replicated: Replicated, tmp_path: Path) -> None:
     with Database(replicated.url).session() as session:
         migrate(session)
     until(replicated.has_applied_all, 20, "the tables are there")

@@ -25,7 +25,6 @@ from emsworker.core.priority import PRIORITIES
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.servers import MAIN
-from emsworker.core.work import PollAnswer
 from emsworker.publish.outgoing import admit
 from emsworker.publish.transaction import OutboxTransaction, Sender
 
@@ -221,12 +220,6 @@ class MemoryBroker:
     def keys(self, backend: str) -> MemoryKeys | None:
         """Return the idempotency keys."""
         return self._keys if backend in ("mysql", "redis") else None
-
-    def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
-        """Find the work that is available to groups."""
-        self.log.relay()
-        found = {group_id: self.state(group_id).work(self.log, self.now()) for group_id in group_ids}
-        return PollAnswer({group_id: work for group_id, work in found.items() if work})
 
     def channel(self, *, patient: bool = True) -> MemoryChannel:
         """Open a channel for a thread that consumes."""

@@ -13,7 +13,7 @@ from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Isolation, Notice
 from emsworker.core.servers import ServerRun
-from emsworker.core.work import Claimant, NothingClaimed
+from emsworker.core.work import Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ class MemoryChannel:
         self._broker = broker
 
     # -- claiming ------------------------------------------------------------------------------------------------------
+
+    def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
+        """Find the work that is available to groups."""
+        broker = self._broker
+        broker.log.relay()
+        found = {group_id: broker.state(group_id).work(broker.log, broker.now()) for group_id in group_ids}
+        return PollAnswer({group_id: work for group_id, work in found.items() if work})
 
     def take_range(
         self,

@@ -158,7 +158,7 @@ class QueueChannel(StdChannel):
     def exchange_bind(
         self, destination: str, source: str = "", routing_key: str = "", nowait: bool = False, arguments: Any = None
     ) -> None:
-        """Have messages of one exchange copied to another."""
+        """Bind an exchange to an exchange."""
         self._bindings.bind(Binding(source, routing_key or "", TargetKind.EXCHANGE, destination))
 
     def exchange_unbind(
@@ -232,7 +232,7 @@ class QueueChannel(StdChannel):
     def queue_bind(
         self, queue: str, exchange: str = "", routing_key: str = "", nowait: bool = False, arguments: Any = None
     ) -> None:
-        """Have messages of an exchange put into a queue."""
+        """Bind a queue to an exchange."""
         if not exchange:
             return
         local = self._stream.local.get(queue)

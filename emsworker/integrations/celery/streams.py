@@ -41,7 +41,7 @@ class Stream:
 
     def __init__(self, url: StreamUrl, options: StreamOptions) -> None:
         self.url, self.options, self.budget = url, options, options.budget
-        self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER)
+        self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER, in_task)
         self.bindings = Bindings(self.broker, options)
         self.local = LocalQueues(self.broker)
         self.sender = QueueSender(self.broker, self.bindings, options)
@@ -88,7 +88,8 @@ class Stream:
     def _check(self, timeout_s: float | None) -> None:
         with self._lock:
             if self._probe is None:
-                at_once = Database(self.url.database, min(timeout_s or math.inf, self.options.connect_timeout_s))
+                connect_s = min(timeout_s or math.inf, self.options.connect_timeout_s)
+                at_once = Database(self.url.database, connect_s, outlasts_refusal=in_task)
                 self._probe = at_once.session(patient=False)
             with self._refusals.apart():
                 check_version(self._probe)

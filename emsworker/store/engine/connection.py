@@ -18,7 +18,7 @@ from pymysql.constants import COMMAND, CR
 from pymysql.err import InterfaceError, MySQLError, OperationalError
 
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import after_fork, undivided
+from emsworker.core.process.forks import after_fork, fork_blocked
 from emsworker.store.engine.errors import is_server_trouble, may_roll_back, rolls_back
 from emsworker.store.engine.greeting import first_to_greet
 from emsworker.store.engine.sql import Sql, Statements, join
@@ -309,12 +309,12 @@ class Connection(_Connection):
     def _create_ssl_ctx(self, sslp: object) -> ssl.SSLContext:
         if isinstance(sslp, ssl.SSLContext):
             return sslp
-        with undivided:
+        with fork_blocked:
             return trusting_context()
 
     def _request_authentication(self) -> None:
         """Do the handshake, with TLS if it is used, and log in."""
-        with undivided:
+        with fork_blocked:
             super()._request_authentication()
 
 

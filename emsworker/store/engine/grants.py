@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from emsworker.core.errors import InvalidName
 from emsworker.core.extension import Extension, extensions, load
 from emsworker.store.engine.rights import CORE, VERBS, Columns, Privileges, combine, merge
-from emsworker.store.engine.schema import has_tables, table_columns
 from emsworker.store.engine.standing import membership_grant
+from emsworker.store.engine.tables import has_tables, table_columns
 
 _WHOLE_ROLES = {"worker+beat": "beat"}  # an allowance that is all of another role
 

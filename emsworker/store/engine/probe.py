@@ -11,9 +11,10 @@ from emsworker.core.errors import AccessDenied, SchemaMissing
 from emsworker.core.extension import extensions
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import VERBS
-from emsworker.store.engine.schema import present_extensions, table_columns
+from emsworker.store.engine.schema import present_extensions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join
+from emsworker.store.engine.tables import table_columns
 
 _SQL = Statements(__name__)
 
@@ -139,6 +140,11 @@ def _grants(session: Session, migrated: bool) -> Grants:
         return Grants(extensions().values())
 
 
+def may_insert(session: Session, table: str) -> bool:
+    """Return whether the user may insert into a table of EMS; no row is touched."""
+    return _allowed(session, _try("INSERT", table, table_columns()[table]))
+
+
 def _missing_for_migration(session: Session) -> Iterator[str]:
     tries = (_SQL.try_create, _SQL.try_alter, _SQL.try_index)
     for privilege, statement in zip(MIGRATION_PRIVILEGES, tries, strict=True):
@@ -180,5 +186,6 @@ __all__ = [
     "idle_timeouts",
     "largest_limit",
     "longest_timeout",
+    "may_insert",
     "missing_privileges",
 ]

@@ -99,7 +99,7 @@ SELECT @ems_p, @ems_lo, @ems_hi, @ems_isolation, NOW(6)
 
 -- name: read_bodies
 -- Runs after the commit, outside the lock; does not fetch tombstones, which have nothing to run.
-SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
+SELECT `offset`, {message_columns}, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message' ORDER BY `offset`
 
 -- name: read_wanted_bodies
@@ -107,7 +107,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems
 -- statement for the other messages. Headers nested more than 100 deep would, on MySQL; our own headers have one bracket
 -- each. SUBSTRING_INDEX stops at the 50th bracket; REPLACE, to count them, moves the rest of the text for each one: hours
 -- on MariaDB for 16 MB of brackets.
-SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message
+SELECT `offset`, {message_columns}, born_at FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = @ems_p AND `offset` BETWEEN @ems_lo AND @ems_hi AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(SUBSTRING_INDEX(headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(headers, '{', 50)) = 2 * LENGTH(headers)
@@ -125,7 +125,7 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWE
 
 -- name: read_retry_bodies
 -- A retry whose message is gone is returned without one, so that it is ended too.
-SELECT r.attempt, r.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at
+SELECT r.attempt, r.`offset`, {m_message_columns}, m.born_at
 FROM ems_retry r FORCE INDEX (due) LEFT JOIN ems_message m ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
 AND m.kind = 'message' WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s ORDER BY r.`offset`
 

@@ -17,7 +17,7 @@ SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition
 -- name: read_bodies
 -- Fetches neither tombstones, which have nothing to run, nor what the filter excludes; headers that are damaged or
 -- nested too deep match no filter (see read_wanted_bodies in claims.sql).
-SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message FORCE INDEX (PRIMARY)
+SELECT `offset`, {message_columns}, born_at FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
   AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(SUBSTRING_INDEX(headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(headers, '{', 50)) = 2 * LENGTH(headers)
@@ -26,7 +26,7 @@ ORDER BY `offset`
 
 -- name: read_few
 -- Small messages of a short range: if as many come as it has offsets, it has no hole, and nothing is left out.
-SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message FORCE INDEX (PRIMARY)
+SELECT `offset`, {message_columns}, born_at FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message' AND total_size <= %(most)s
 ORDER BY `offset`
 

@@ -13,7 +13,7 @@ SELECT 1 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s LIM
 -- name: read_first
 -- Without locks: what two processes read at once is accepted once. At least one message, and as many as fit into
 -- `most_bytes` of headers and bodies.
-SELECT p.uid, p.`partition`, p.`key`, p.tag, p.headers, p.body, p.producer_id, p.level, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), p.due_at) / 1000000, 0)
+SELECT p.`partition`, p.producer_id, p.level, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), p.due_at) / 1000000, 0), {p_message_columns}
 FROM (SELECT f.uid, ROW_NUMBER() OVER (ORDER BY f.due_at, f.uid) AS place,
     SUM(f.total_size) OVER (ORDER BY f.due_at, f.uid ROWS UNBOUNDED PRECEDING) AS bytes
   FROM (SELECT uid, due_at, total_size FROM ems_outbox FORCE INDEX (PRIMARY)

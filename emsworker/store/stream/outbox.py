@@ -19,7 +19,7 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge, StatementRefused
 from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage
-from emsworker.core.partitioner import numbered, partition_of
+from emsworker.core.partitioner import partition_number, partition_of
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
     Part,
@@ -34,10 +34,11 @@ from emsworker.store.engine.sql import (
     join,
     literal,
 )
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import topic_id_text
 from emsworker.store.stream.messages import find_uids, raise_counter
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +102,8 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
     """Return a row of the outbox; a microsecond per row keeps rows that are due at the same time in order."""
     values: dict[str, Part] = {
         "topic_id": topic_id,
-        "uid": literal(message.uid),
         "partition": literal(message.partition),
-        "blobs": blobs((message.key, message.tag, message.headers, message.body, message.producer_id.encode())),
+        "message": blobs((*message.columns, message.producer_id.encode())),
         "level": message.level,
     }
     if message.due_at is None:
@@ -180,8 +180,8 @@ class _Waiting(NamedTuple):
     def place(self, partitions: int) -> int:
         """Return the number of the partition that it goes to; see :meth:`NewMessage.place`."""
         if self.partition is not None:
-            return numbered(self.level, self.partition)
-        return numbered(self.level, partition_of(self.uid if self.key is None else self.key, partitions))
+            return partition_number(self.level, self.partition)
+        return partition_number(self.level, partition_of(self.uid if self.key is None else self.key, partitions))
 
 
 def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
@@ -194,7 +194,7 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
         AssertionBroken: the topic was moved or deleted meanwhile.
     """
     try:
-        return session.again_on_conflict(lambda: _move(session, due, limit, late_s))
+        return session.retry_on_conflict(lambda: _move(session, due, limit, late_s))
     except AssertionBroken:
         if not (refused := _refuse_misplaced(session, due, limit, late_s)):
             raise

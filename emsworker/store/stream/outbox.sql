@@ -7,10 +7,10 @@ INSERT INTO %(database)s.ems_outbox VALUES
 
 -- name: delayed_row
 -- A microsecond more in each row keeps the rows in order.
-(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s,DEFAULT)
+(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(partition)s,%(message)s,UTC_TIMESTAMP(6),%(level)s,DEFAULT)
 
 -- name: timed_row
-(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s,DEFAULT)
+(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(partition)s,%(message)s,UTC_TIMESTAMP(6),%(level)s,DEFAULT)
 
 -- name: keep_first
 -- Idempotent if repeated after a lost answer: the uid is unique. This is the one column that a producer may change.
@@ -38,8 +38,8 @@ WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROS
 
 -- name: move_rows
 -- The bodies never leave the server, so that none can be too large for a packet. It finds its rows as delete_moved does.
-INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
-SELECT %(topic_id)s, %(partition)s, %(offset)s, NOW(6), p.uid, p.`key`, p.tag, p.headers, p.body, p.producer_id, LENGTH(p.body)
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_columns}, producer_id, size)
+SELECT %(topic_id)s, %(partition)s, %(offset)s, NOW(6), {p_message_columns}, p.producer_id, LENGTH(p.body)
 FROM (%(uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid
 
 -- name: raised_offset

@@ -94,7 +94,7 @@ def count(session: Session, part: ChordPart, entries: Sequence[StoredValue]) -> 
         packet.send()
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except (AssertionBroken, Duplicate):
         return False
     return True

@@ -55,7 +55,7 @@ def put(session: Session, entries: Sequence[StoredValue]) -> None:
     packet = session.packet()
     add_entries(packet, entries)
     if len(packet) == 1:
-        session.again_on_conflict(packet.send)
+        session.retry_on_conflict(packet.send)
     else:
         session.transaction(lambda _: packet.send())
 

@@ -1,6 +1,6 @@
 -- The stream: topics, partitions and messages. The constraints refuse what a producer could write by plain SQL and nobody
--- could read: an offset from which none can be counted on, a message without an id, a kind that is none. total_size, here and in other tables, limits how much is read at once: it
--- is generated, so that nobody who inserts rows by plain SQL can understate it.
+-- could read: an offset from which none can be counted on, a message without an id, a kind that is none. total_size, here
+-- and in other tables, limits how much is read at once: it is generated, so that nobody can understate it.
 
 CREATE TABLE IF NOT EXISTS ems_topic (
   id INT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -70,8 +70,8 @@ CREATE TABLE IF NOT EXISTS ems_message (
 CREATE TABLE IF NOT EXISTS ems_outbox (
   topic_id INT UNSIGNED NOT NULL,
   due_at DATETIME(6) NOT NULL,
-  uid BINARY(16) NOT NULL,
   `partition` SMALLINT UNSIGNED NULL,
+  uid BINARY(16) NOT NULL,
   `key` VARBINARY(255) NULL,
   tag VARBINARY(255) NULL,
   headers MEDIUMBLOB NOT NULL,

@@ -31,7 +31,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.extension import default_url
 from emsworker.core.process.scratch import open_scratch, read_scratch
-from emsworker.core.process.signals import blocked, forget_helper, note_helper, unblock
+from emsworker.core.process.signals import blocked, forget_helper, note_helper, pass_over_hangups, unblock
 from emsworker.core.url import redact
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class RouteFacts:
 
 
 @dataclass(frozen=True)
-class AppFacts:
+class AppInspection:
     """Facts about a loaded app.
 
     Args:
@@ -104,7 +104,7 @@ def describe_app(
     groups: Sequence[str] = (),
     *,
     with_beat: bool = True,
-) -> AppFacts:
+) -> AppInspection:
     """Load an app in another process, check it against its stream, and return its facts; nothing is written.
 
     Args:
@@ -160,7 +160,7 @@ def _start(
     with blocked():  # or a stop between its start and note_helper would leave it behind
         descriptors = asked.fileno(), answer.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "emsworker.worker.app_facts", path, *map(str, descriptors)],
+            [sys.executable, "-m", "emsworker.worker.app_inspection", path, *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=noise,
@@ -171,7 +171,7 @@ def _start(
     return process
 
 
-def _read(answer: dict[str, Any]) -> AppFacts:
+def _read(answer: dict[str, Any]) -> AppInspection:
     if "error" in answer:
         raise AppNotFound(answer["error"])
     values = answer["settings"]
@@ -182,7 +182,7 @@ def _read(answer: dict[str, Any]) -> AppFacts:
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
     broadcasts = tuple(answer["broadcasts"])
     idle = tuple(answer["idle"])
-    return AppFacts(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
+    return AppInspection(answer["name"], settings, handlers, broadcasts, folder, refusal, answer["server"], idle)
 
 
 def _describe(
@@ -293,6 +293,7 @@ def _check(
 if __name__ == "__main__":
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as the workers' children do it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the command, which ends us
+    pass_over_hangups()
     unblock()
     with os.fdopen(int(sys.argv[3]), "w", encoding="utf-8") as out:
         chosen = json.loads(read_scratch(int(sys.argv[2])))
