@@ -115,7 +115,7 @@ def test_a_round_moves_16_mib(stream: Stream) -> None:
         _wait(stream, topic, number, b"x" * (7 * _MIB))
     (due,) = outbox.find_due(stream.session).due
     assert [outbox.relay(stream.session, due, 500) for _ in range(4)] == [
-        outbox.Moved(2, True), outbox.Moved(2, True), outbox.Moved(1, False), outbox.Moved(0, False),
+        outbox.Relayed(2, True), outbox.Relayed(2, True), outbox.Relayed(1, False), outbox.Relayed(0, False),
     ]  # fmt: skip
 
 
