@@ -36,6 +36,7 @@ from emsworker.integrations.celery.streams import Stream
 log = logging.getLogger(__name__)
 
 _UNLIMITED = 100_000
+_WORKER, _TASKS = "celery.worker.", "celery.worker.consumer.consumer"  # who gets tasks, commands and events of others
 _DELETIONS = 5
 # Work that is claimed beyond the prefetch, the time of about ten commits: at whatever prefetch a claim takes many
 # messages, and no process waits for one. Slow tasks, of which less than one ends in that time, are not claimed ahead.
@@ -73,10 +74,13 @@ class _Consumer:
         return getattr(getattr(self.callback, "__self__", None), "accept", None)
 
     @property
-    def runs_tasks(self) -> bool:
-        """True if it is the one by which a worker of Celery gets its tasks."""
-        on_message = getattr(getattr(self.callback, "__self__", None), "on_message", None)
-        return getattr(on_message, "__module__", None) == "celery.worker.consumer.consumer"
+    def place(self) -> str:
+        """The module of the function that gets its messages, where kombu says it."""
+        kombu_consumer = getattr(self.callback, "__self__", None)
+        called = getattr(kombu_consumer, "on_message", None) or next(
+            iter(getattr(kombu_consumer, "callbacks", ())), None
+        )
+        return str(getattr(getattr(called, "func", called), "__module__", ""))
 
 
 @dataclass
@@ -429,7 +433,7 @@ class QueueChannel(StdChannel):
             return False
         if consumer.no_ack:
             self.basic_ack(message.delivery_tag)
-        if consumer.runs_tasks:
+        if consumer.place.startswith(_WORKER):
             return self._call_worker(message, consumer)
         consumer.callback(message)
         return True
@@ -440,14 +444,17 @@ class QueueChannel(StdChannel):
         assert self.connection is not None, "it delivers"
         client = self.connection.client
         try:
-            check_call(message)
+            if consumer.place == _TASKS:
+                check_call(message)
             consumer.callback(message)
         except (MemoryError, *client.connection_errors, *client.channel_errors):
             raise
         except Exception as error:
-            if (unacked := self._unacked.pop(message.delivery_tag, None)) is None:
-                raise
-            self._refuse(unacked, error)
+            unacked = self._unacked.pop(message.delivery_tag, None)
+            if unacked is None:  # an event or a command, of a consumer that acks nothing
+                log.warning("a message of queue %r is passed over: %r", consumer.queue, error)
+            else:
+                self._refuse(unacked, error)
             return False
         return True
 
