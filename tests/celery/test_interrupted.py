@@ -3,10 +3,13 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from unittest.mock import Mock
 
 import kombu
 import pytest
 
+from emsworker.consume.pull import PullConsumer
+from emsworker.core.errors import StoreUnavailable
 from emsworker.core.process import forks, wake
 from emsworker.integrations.celery import channel, inbox, messages, poller, transport
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
@@ -52,6 +55,36 @@ def test_an_interrupted_drain_keeps_no_message(
     else:
         raise AssertionError("it takes more calls")
     assert number > 30
+
+
+def test_an_error_in_a_callback_keeps_no_message_behind_its_own(program: Callable[..., Program]) -> None:
+    sender, reader = program(), program()
+    consumer = kombu.Consumer(reader.channel, [WORK])
+
+    def fail_once(message: kombu.Message) -> None:
+        reader.got.append(message)
+        if len(reader.got) == 1:
+            raise ZeroDivisionError
+
+    consumer.on_message = fail_once
+    consumer.consume()
+    for number in range(EACH):
+        sender.send(number, WORK)
+    until(lambda: len(reader.connection.connection.inbox) == EACH, 30, "all have come")
+    with pytest.raises(ZeroDivisionError):
+        reader.deliver(10)
+    assert sorted(one.decode() for one in reader.until(EACH)) == list(range(EACH))
+
+
+def test_a_consumer_that_could_not_be_opened_is_made_again(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = program()
+    one.send("hello", WORK)
+    with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
+        patch.setattr(PullConsumer, "open", Mock(side_effect=StoreUnavailable("not reached")))
+        one.channel.basic_get("work")
+    assert one.channel.basic_get("work").decode() == "hello"
 
 
 @pytest.mark.timeout(300)
