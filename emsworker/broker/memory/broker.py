@@ -210,7 +210,7 @@ class MemoryBroker:
             return False
         self.log.cancel(kept)
         for state in self._groups_of(kept.topic):
-            state.retries.pop((kept.partition, kept.offset), None)
+            state.cancel(kept, self.now())
         return True
 
     def results(self, topics: Sequence[str], group: str | None) -> MemoryResults:
