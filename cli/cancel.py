@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from .common import common_options, open_stream
-from .completing import complete_topics
-from .output import print_record
+from emsworker.console.completing import complete_topics
+from emsworker.console.options import common_options
+from emsworker.console.output import print_record
+from emsworker.console.streams import open_stream
 
 
 @click.command()
@@ -18,11 +19,13 @@ def cancel(topic: str, id_: str, as_json: bool) -> None:
 
     A delayed message is deleted; one in the stream is read by nobody any more. Attempts that have begun go on, and so
     may messages that a worker had claimed and read by then. A message that every group has finished is left as it is,
-    and the exit code is 1.
+    and the exit code is 1. `ems trace` and `ems audit` tell who cancelled it: the system's user and host.
     """
+    from emsworker.admin.audit import CANCEL, cancel_target, count_cancelled
     from emsworker.core.errors import UnknownMessage
 
-    found = open_stream().admin().cancel(topic, id_)
+    with open_stream().changing(CANCEL, cancel_target(topic, id_), count_cancelled) as admin:
+        found = admin.cancel(topic, id_)
     if found.value == "finished":
         raise UnknownMessage(f"every group of {topic!r} has finished message {id_}; nothing was changed")
     print_record({"topic": topic, "id": id_, "was": found.value}, as_json)

@@ -14,19 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emsworker.core.terminal_text import harmless
-
-from .common import (
-    COUNT,
-    DURATION,
-    CommandFailure,
-    WrongUsage,
-    common_options,
-    open_databases,
-    read_duration,
-    say_more,
-)
-from .output import print_rows
+from emsworker.console.dialogue import say_more
+from emsworker.console.failures import CommandFailure, WrongUsage
+from emsworker.console.options import COUNT, DURATION, common_options, read_duration
+from emsworker.console.output import print_rows
+from emsworker.console.streams import open_databases
+from emsworker.core.terminal_text import escape_control
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +27,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from .cells import Row
+    from emsworker.console.cells import Row
+
     from .top_screens import Reader, Screen
 
 _BETWEEN_S = 1.0
@@ -56,7 +50,9 @@ _HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause 
     help=f"The time between two readings: {DURATION}.",
 )
 @click.option("--sort", type=click.Choice(_SORTS), default="lag", show_default=True, help="The column to sort by.")
-@click.option("--limit", type=COUNT, default=1000, show_default=True, help="Maximum number of rows that --once prints.")
+@click.option(
+    "--limit", type=COUNT, default=1000, show_default=True, help="Maximum number of rows; live, of those by lag."
+)
 @click.option("--filter", "wanted", default="", metavar="TEXT", help="Only groups with this text in their row.")
 @common_options
 def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json: bool) -> None:
@@ -80,7 +76,7 @@ def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json
 
     if interval < _SHOWN_S:
         raise click.BadParameter(f"{interval:g} s is too short; at least {_SHOWN_S:g} s.", param_hint="--interval")
-    screen = GroupsScreen("oldest_s" if sort == "oldest" else sort, wanted)
+    screen = GroupsScreen("oldest_s" if sort == "oldest" else sort, wanted, limit)
     live = not (once or as_json) and _is_terminal()
     if live:
         _require_rich()
@@ -88,12 +84,13 @@ def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json
     if live:
         _watch(reader, screen, interval)
         return
-    reader.groups()
-    time.sleep(_BETWEEN_S)  # rates are of the time between two readings
+    reader.groups(screen.limit)
+    if reader.is_fresh:
+        time.sleep(_BETWEEN_S)  # rates are of the time between two readings
     screen.read_now(reader)
     empty = f"No group has {wanted!r} in its row." if screen.count else "There is no group yet."
     rows = screen.rows()
-    say_more(min(limit, len(rows)), len(rows), "group", f"that are first by {sort}")
+    say_more(min(limit, len(rows)), len(rows) if wanted else screen.count, "group", f"that are first by {sort}")
     print_rows(rows[:limit], screen.columns, as_json, empty, spare=screen.spare)
     if reader.away:
         raise CommandFailure([f"server {name}: {error}" for name, error in reader.away.items()])
@@ -116,8 +113,9 @@ def _require_rich() -> None:
 def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
     from rich.live import Live
 
+    from emsworker.console.terminal import open_console
+
     from .keys import Keys
-    from .terminal import open_console
 
     console = open_console()
     viewer = Viewer(reader, screen, interval_s)
@@ -198,7 +196,7 @@ class Viewer:
             "left": self._back,
             "backspace": self._back,
             "/": self._begin_typing,
-            "s": self.screen.sort_next,
+            "s": self._sort_next,
             "r": self._reverse,
             " ": self._pause,
             "c": self._open_clients,
@@ -209,7 +207,7 @@ class Viewer:
 
     def _type(self, key: str) -> None:
         if key in ("enter", "escape"):
-            self._typing = False
+            self._typing, self._due = False, 0.0  # a filter may need rows that were not read
             if key == "escape":
                 self.screen.wanted = ""
         elif key == "backspace":
@@ -220,8 +218,13 @@ class Viewer:
     def _begin_typing(self) -> None:
         self._typing, self.screen.wanted = True, ""
 
+    def _sort_next(self) -> None:
+        self.screen.sort_next()
+        self._due = 0.0  # another order may need rows that were not read
+
     def _reverse(self) -> None:
         self.screen.descending = not self.screen.descending
+        self._due = 0.0
 
     def _pause(self) -> None:
         self._paused = not self._paused
@@ -239,7 +242,7 @@ class Viewer:
 
     def _back(self) -> None:
         if self.screen.wanted:
-            self.screen.wanted = ""
+            self.screen.wanted, self._due = "", 0.0
         elif len(self._screens) > 1:
             self._screens.pop()
             self._due = 0.0
@@ -255,9 +258,11 @@ class Viewer:
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
         head.append(f"  {self._state()}")
-        facts = Text(harmless(screen.facts), no_wrap=True, overflow="ellipsis")
+        facts = Text(escape_control(screen.facts), no_wrap=True, overflow="ellipsis")
         foot = (
-            Text(harmless(f"error: {screen.problem}"), "red") if screen.problem else Text(self._order(len(rows)), "dim")
+            Text(escape_control(f"error: {screen.problem}"), "red")
+            if screen.problem
+            else Text(self._order(len(rows)), "dim")
         )
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
@@ -267,7 +272,7 @@ class Viewer:
         """Return the rows around the selected one that fit into this many lines, below the headers."""
         from rich.console import Console
 
-        from .terminal import make_table
+        from emsworker.console.terminal import make_table
 
         screen, count = self.screen, lines
         console = Console(file=io.StringIO(), width=width, height=lines)

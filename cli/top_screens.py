@@ -16,13 +16,12 @@ from emsworker.admin.group_states import GroupStatus
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.admin.servers import Servers
 from emsworker.admin.standing import Standings
+from emsworker.console.cells import Row
 from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
 from emsworker.core.times import utc
 from emsworker.core.url import redact
-
-from .cells import Row
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -102,14 +101,27 @@ class Reader:
         """True if there are several servers."""
         return len(self.names) > 1
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return a row for each group.
+
+        Args:
+            limit: of each server, only this number of groups, those with the most lag.
 
         Raises:
             StoreUnavailable: no server can be read.
         """
-        read = self._read(_StreamReader.groups)
+        read = self._read(lambda stream: stream.groups(limit))
         return [{"server": name, **row} for name, rows in read.items() for row in rows]
+
+    @property
+    def count(self) -> int:
+        """The number of groups, as of the last reading of their rows."""
+        return sum(one.count for one in self._streams.values())
+
+    @property
+    def is_fresh(self) -> bool:
+        """True if the last rows of groups of a server were read themselves, not from samples of the beat."""
+        return any(one.age_s is None for one in self._streams.values())
 
     @property
     def age_s(self) -> float | None:
@@ -146,6 +158,7 @@ class _StreamReader:
 
     Attributes:
         age_s: the age of the last rows of groups in seconds; ``None`` if they were read themselves.
+        count: the number of groups.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
@@ -153,12 +166,13 @@ class _StreamReader:
         self._standings = Standings(database)
         self._clock, self._rates = clock, Rates()
         self.age_s: float | None = None
+        self.count = 0
         self._noted_s = -math.inf
 
-    def groups(self) -> list[dict[str, Any]]:
-        """Return a row for each group."""
-        standing = self._standings.groups(most=_COUNTED)
-        lags, self.age_s = standing.groups, standing.age_s
+    def groups(self, limit: int | None) -> list[dict[str, Any]]:
+        """Return a row for each group; see :meth:`Reader.groups`."""
+        standing = self._standings.groups(limit, most=_COUNTED)
+        lags, self.age_s, self.count = standing.groups, standing.age_s, standing.total.groups
         read_s = self._clock() - (self.age_s or 0.0)
         if self.age_s is None or read_s - self._noted_s > _SAME_S:
             self._rates.note(lags, read_s)
@@ -335,17 +349,34 @@ def _sortable(value: Any) -> tuple[bool, Any]:
 
 
 class GroupsScreen(Screen):
-    """All groups with their lag and their rates."""
+    """All groups with their lag and their rates.
 
-    def __init__(self, sort: str | None = "lag", wanted: str = "") -> None:
+    Args:
+        sort, wanted: see :class:`Screen`.
+        limit: the maximum number of rows in the order of lag; only these are read.
+    """
+
+    def __init__(self, sort: str | None = "lag", wanted: str = "", limit: int | None = None) -> None:
         descending = sort not in ("server", "topic", "group")
         spare = ("in_rate", "running")
         known = ("server", "topic", "group")
         super().__init__("Groups", GROUP_COLUMNS, spare, known, sort=sort, descending=descending, wanted=wanted)
+        self._limit, self._total = limit, 0
+
+    @property
+    def count(self) -> int:
+        """The number of groups."""
+        return self._total
+
+    @property
+    def limit(self) -> int | None:
+        """The number of rows to read; ``None`` for all, which another order or a filter needs."""
+        return self._limit if self.sort == "lag" and self.descending and not self.wanted else None
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
         """Read the groups, and count the clients."""
-        rows = reader.groups()
+        rows = reader.groups(self.limit)
+        self._total = reader.count
         clients, leaders = reader.clients()
         live = sum(view.row.alive for _, view in clients)
         processes = len({view.row.process_id for _, view in clients if view.row.alive})

@@ -19,7 +19,7 @@ from emsworker.core.errors import ConfigError, InvalidName, Problem, TopicRuleEr
 from emsworker.core.ids import check_name
 from emsworker.core.model import Message, NewMessage, Receipt
 from emsworker.core.options import refuse_reserved, refuse_unknown
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.times import in_utc
@@ -109,7 +109,7 @@ class Ems:
         self._broker.close()
         self._broker = self._open_broker()
 
-    def live_on(self, server: str) -> None:
+    def bind_to_server(self, server: str) -> None:
         """Consume from one of several servers: :attr:`stream` and :meth:`transaction` are there from now on.
 
         Raises:
@@ -696,7 +696,7 @@ class Ems:
         Raises:
             ConfigError: an argument is wrong, or the app runs in memory.
         """
-        with undivided:  # what only sends has no need of it
+        with fork_blocked:  # what only sends has no need of it
             from emsworker.consume.pull import PullConsumer
 
         return PullConsumer(

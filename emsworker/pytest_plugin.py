@@ -113,6 +113,7 @@ def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDataba
 @pytest.fixture
 def ems_stream(ems_server: LocalDatabase, tmp_path: Path) -> Iterator[EmsStream]:
     """A new, empty stream on a real server, dropped after the test."""
+    from emsworker.core.extension import extensions
     from emsworker.store import Database, create_database, drop_database, migrate
 
     name = f"ems_{secrets.token_hex(6)}"
@@ -120,7 +121,7 @@ def ems_stream(ems_server: LocalDatabase, tmp_path: Path) -> Iterator[EmsStream]
     admin.call(lambda session: create_database(session, name))
     url = urlsplit(ems_server.url)._replace(path=f"/{name}").geturl()
     with Database(url).session() as session:
-        migrate(session)
+        migrate(session, extensions().values())
     yield EmsStream(url, tmp_path)
     admin.call(lambda session: drop_database(session, name))
     admin.thread_session().close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count as numbers
@@ -11,11 +14,38 @@ from emsworker.core.ids import new_uid, parse_uid, uid_text
 from emsworker.store.cluster import audit as store
 from emsworker.store.cluster.audit import AuditRow
 from emsworker.store.engine.database import Database
+from emsworker.store.groups.cancel import Cancelled
 
 
 def count_changed(result: object) -> int:
     """Return the number of things that a transaction changed: its result, if that is a number, or else 1 or 0."""
     return abs(result) if isinstance(result, int) else int(result is not None)
+
+
+def name_of_system_user() -> str:
+    """Return who runs this process, as ``user@host``; from the system, not from variables that anybody can set."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user often has no name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+CANCEL = "cancel message"
+
+
+def cancel_target(topic: str, message_id: str) -> str:
+    """Return the target of a cancellation, by which a trace finds it: the id is in its usual notation.
+
+    Raises:
+        InvalidName: ``message_id`` is not a message id.
+    """
+    return f"{topic} {uid_text(parse_uid(message_id))}"
+
+
+def count_cancelled(result: object) -> int:
+    """Return 1 if a cancellation changed anything."""
+    return int(result in (Cancelled.DELAYED, Cancelled.WAITING))
 
 
 class Audit:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from emsworker.admin.servers import Servers
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
-from emsworker.core.errors import ConfigError, DiskFull, EmsError
-from emsworker.core.servers import MAIN, parse_servers
-from emsworker.core.url import DatabaseUrl, redact, redact_url
+from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
+from emsworker.core.servers import MAIN, check_apart, parse_servers
+from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.tables import find_faults
 from emsworker.store.stream import intake
 from emsworker.store.stream.messages import fitting_body, packet_of
 from emsworker.store.topics import list_pointers
@@ -27,6 +28,7 @@ from emsworker.store.topics import list_pointers
 T = TypeVar("T")
 
 _CLOCK_LIMIT_S = 1.0
+_ASK_S = 3.0  # for another server to answer
 
 
 class Severity(StrEnum):
@@ -112,8 +114,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     except EmsError as error:
         return [_error("connection", url, redact(str(error)))]
     findings = [_ok("connection", redact(url)), *_check_server(facts)]
-    version = database.call(schema.current_version)
-    findings.append(_check_schema(database, version))
+    version, found = _check_schema(database)
+    findings += found
     findings += _check_topology(database)
     if facts.read_only:
         fix = (
@@ -126,6 +128,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
     if version > 0:
         findings += _patiently(database, _check_engines)
         findings += _patiently(database, lambda session: _check_pointers(session, settings))
+        findings += _check_apart(url, database, settings)
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
@@ -202,21 +205,32 @@ def _check_binlog(facts: ServerFacts) -> Iterator[Finding]:
         yield _error("binlog_format", kind, fix)
 
 
-def _check_schema(database: Database, version: int) -> Finding:
+def _check_schema(database: Database) -> tuple[int, list[Finding]]:
+    """Return the version of the tables, 0 if they cannot be used, and what is wrong with them."""
+    try:
+        version = database.call(schema.current_version)
+        faults = database.call(lambda session: find_faults(session, version))
+    except EmsError as error:
+        return 0, [_error("schema version", "unknown", str(error))]
     try:
         database.call(schema.check_version)
+        findings = [_ok("schema version", str(version))]
     except EmsError as error:
-        return _error("schema version", str(version), str(error))
-    return _ok("schema version", str(version))
-
-
-# The role with the most privileges comes first.
-_BY_PRIVILEGES = ("admin", "celery", "beat", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
+        findings = [_error("schema version", str(version), str(error))]
+    lost = "`ems migrate` puts it back, empty, or says why it cannot; restore a backup if what it held matters"
+    findings += [_error("table", f"{table} is missing", lost) for table in faults.missing]
+    return version, findings + [
+        _error("table", table, schema.foreign_table(table, lacks)) for table, lacks in faults.foreign.items()
+    ]
 
 
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
     """Check the privileges of a role; without one, those of any one role are enough."""
-    roles = _BY_PRIVILEGES if role is None else (role,)
+    known = database.call(lambda session: probe.roles(session, migrated=migrated))
+    if role is not None and role not in known:
+        fix = f"the stream has no tables for this role; there are {', '.join(known)}, and more by `ems migrate --with`"
+        return [_error("role", role, fix)]
+    roles = known if role is None else (role,)
     lacks = {
         one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
         for one in roles
@@ -275,6 +289,20 @@ def _check_pointers(session: Session, settings: Settings) -> list[Finding]:
     ]
 
 
+def _check_apart(url: str, database: Database, settings: Settings) -> list[Finding]:
+    """Find names of servers that lead to one stream; those that do not answer are checked by themselves (--server)."""
+    others = {one.name: one.url for one in parse_servers(settings.servers) if one.url != url}
+    databases = {MAIN: database} | {
+        name: Database(impatient(other, _ASK_S), _ASK_S, _ASK_S) for name, other in others.items()
+    }
+    found = Servers(databases).ask(lambda _, one: one.call(schema.stream_id)) if others else {}
+    try:
+        check_apart({name: stream for name, stream in found.items() if isinstance(stream, str)})
+    except ConfigError as error:
+        return [_error(problem.name, problem.value, problem.fix) for problem in error.problems]
+    return []
+
+
 def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     value = str(facts.max_allowed_packet)
     largest = probe.largest_limit(session)
@@ -316,7 +344,8 @@ def _check_refused(session: Session) -> list[Finding]:
         return [_ok("ems_publish", "no row is refused")]
     value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
     fix = (
-        "messages that were written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`"
+        "messages written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`, "
+        "or earlier if there are many"
     )
     return [_warning("ems_publish", value, fix)]
 
@@ -327,7 +356,7 @@ def _check_room(database: Database) -> list[Finding]:
         probe.check_room(database.thread_session())
     except DiskFull as error:
         return [_error("disk", "full", f"messages cannot be sent: {error}")]
-    except (*TROUBLES, EmsError):
+    except (StoreError, EmsError):
         return []
     return [_ok("disk", "there is room for a message of 64 KB")]
 

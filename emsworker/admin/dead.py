@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -20,11 +20,20 @@ from emsworker.store.engine.session import Session
 from emsworker.store.groups import dead as store
 from emsworker.store.groups.dead import DeadRow, Place
 from emsworker.store.inspect import lists
-from emsworker.store.inspect.lists import END_OF_TIME, START_OF_TIME, DeadEntryRow, DeadPlace, LetterClass, Within
+from emsworker.store.inspect.lists import (
+    END_OF_TIME,
+    START_OF_TIME,
+    DeadEntryRow,
+    DeadPlace,
+    LetterClass,
+    NamedCount,
+    Within,
+)
 from emsworker.store.inspect.trace import AttemptRow, list_attempts
 from emsworker.store.stream.messages import find_uids
 
 Progress = Callable[[int], None]
+_MANY_GROUPS = 200  # of more, all letters are counted by one statement
 _CLASSES = 10_000  # of one group; more come only from messages with invented tasks
 
 
@@ -214,8 +223,8 @@ class DeadLetters:
         """Count dead letters by topic, group, task and class of error, the largest count first.
 
         Args:
-            most: counting a class stops there.
-            limit: the maximum number of classes of each group.
+            most: counting a class stops there, unless there are several hundred groups.
+            limit: the maximum number of classes of each group, unless there are several hundred.
             newest: of all groups, only this number of classes, those with the newest letters.
 
         Raises:
@@ -224,24 +233,37 @@ class DeadLetters:
         check_limit(limit)
         if newest is not None and only.of_all_groups:
             found = self._newest_classes(only, only.within, newest)
-            chosen = self._by_id(self._groups(ids={one.group_id for one in found}))
-        else:
-            chosen = self._by_id(self._chosen(only.topic, only.group))
-            classes = self._database.call(lambda session: lists.list_classes(session, sorted(chosen), limit))
-            found = [one for one in classes if _is_wanted(one, only)]
+            return self._counted(self._by_id(self._groups(ids={one.group_id for one in found})), found, only, most)
+        if only.of_all_groups and len(ids := self._database.call(lists.dead_groups)) > _MANY_GROUPS:
+            return self._counted_of_many(ids, only)  # a statement for each group and class would take seconds
+        chosen = self._by_id(self._chosen(only.topic, only.group))
+        if len(chosen) > _MANY_GROUPS:
+            return self._counted_of_many(chosen, only)
+        classes = self._database.call(lambda session: lists.list_classes(session, sorted(chosen), limit))
+        return self._counted(chosen, [one for one in classes if _is_wanted(one, only)], only, most)
 
-        def work(session: Session) -> list[tuple[LetterClass, tuple[int, str | None]]]:
-            return list(zip(found, lists.count_classes(session, found, only.within, most), strict=True))
-
-        counted = [
+    def _counted(
+        self,
+        groups: Mapping[int, tuple[Topic, Group]],
+        classes: Sequence[LetterClass],
+        only: DeadFilter,
+        most: int,
+    ) -> tuple[DeadClass, ...]:
+        counts = self._database.call(lambda session: lists.count_classes(session, classes, only.within, most))
+        return _ranked(
             DeadClass(
-                *(chosen[one.group_id][0].name, chosen[one.group_id][1].name, one.task, one.error_type),
+                *(groups[one.group_id][0].name, groups[one.group_id][1].name, one.task, one.error_type),
                 *(count, count >= most, utc(latest)),
             )
-            for one, (count, latest) in self._database.call(work)
-            if latest is not None and one.group_id in chosen
-        ]
-        return tuple(sorted(counted, key=lambda one: (-one.count, one.topic, one.group, one.task, one.error_type)))
+            for one, (count, latest) in zip(classes, counts, strict=True)
+            if latest is not None and one.group_id in groups
+        )
+
+    def _counted_of_many(self, group_ids: Collection[int], only: DeadFilter) -> tuple[DeadClass, ...]:
+        rows = self._database.call(lambda session: lists.count_classes_of_many(session, group_ids, only.within))
+        return _ranked(
+            DeadClass(*row[:4], int(row.letters), False, utc(row.latest)) for row in rows if _is_wanted(row, only)
+        )
 
     def count(self, topic: str | None = None, group: str | None = None) -> int:
         """Return the number of dead letters."""
@@ -440,7 +462,11 @@ def _server_time(when: datetime | None) -> str | None:
     return None if when is None else in_utc(when).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def _is_wanted(one: LetterClass, only: DeadFilter) -> bool:
+def _ranked(classes: Iterable[DeadClass]) -> tuple[DeadClass, ...]:
+    return tuple(sorted(classes, key=lambda one: (-one.count, one.topic, one.group, one.task, one.error_type)))
+
+
+def _is_wanted(one: LetterClass | NamedCount, only: DeadFilter) -> bool:
     return only.task in (None, one.task) and only.error in (None, one.error_type)
 
 

@@ -29,10 +29,11 @@ from emsworker.core.errors import (
 )
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
+from emsworker.core.servers import check_apart
 from emsworker.core.settings import settings_of
 from emsworker.store.cluster import alarms, clients, schedules
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import server_now
+from emsworker.store.engine.schema import server_now, stream_id
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
 from emsworker.store.stream import forwards
@@ -141,11 +142,12 @@ class TopicMove:
 
         Raises:
             EmsError: the new server cannot be used.
+            ConfigError: two servers are one.
         """
 
-        def read(_: str, database: Database) -> Topic | None:
+        def read(_: str, database: Database) -> tuple[str, Topic | None]:
             try:
-                return self._row(database)
+                return database.call(stream_id), self._row(database)
             finally:
                 database.thread_session().close()
 
@@ -153,7 +155,9 @@ class TopicMove:
         self._away = {name: row for name, row in found.items() if isinstance(row, EmsError)}
         if self._target in self._away:
             raise self._away[self._target]
-        rows = {name: row for name, row in found.items() if not isinstance(row, EmsError)}
+        answers = {name: answer for name, answer in found.items() if not isinstance(answer, EmsError)}
+        check_apart({name: stream for name, (stream, _) in answers.items()})
+        rows = {name: row for name, (_, row) in answers.items()}
         self._databases = {name: self._app.server(name).database for name in rows}
         return rows
 

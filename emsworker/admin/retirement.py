@@ -19,10 +19,10 @@ from emsworker.core.counted import counted, plural
 from emsworker.core.errors import ConfigError, EmsError, MoveUnfinished, Problem, StoreUnavailable
 from emsworker.core.model import Topic, TopicKind
 from emsworker.core.process.clock import ticks
-from emsworker.core.servers import MAIN, parse_servers, place
+from emsworker.core.servers import MAIN, check_apart, parse_servers, place
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import check_version
+from emsworker.store.engine.schema import check_version, stream_id
 from emsworker.store.engine.session import Session
 from emsworker.store.inspect import lists
 from emsworker.store.inspect.monitoring import list_extents
@@ -60,6 +60,7 @@ class _Part:
     topics: Sequence[Topic]
     waiting: frozenset[str]
     processes: Sequence[str]
+    stream: str
 
 
 class Retirement:
@@ -181,6 +182,7 @@ class Retirement:
             if isinstance(part, EmsError):
                 raise part
             parts[name] = part
+        check_apart({name: part.stream for name, part in parts.items()})
         return parts
 
     def _read(self, name: str, database: Database) -> _Part:
@@ -192,7 +194,7 @@ class Retirement:
             beats = {row.holder for row in leaders if name == self._name or row.service == f"forward:{self._name}"}
             processes = [*clients.find_with(session, self._name), *(f"the beat of {holder}" for holder in beats)]
             waiting = frozenset(one.name for one in topics if one.id in delayed)
-            return _Part(topics, waiting, sorted(processes))
+            return _Part(topics, waiting, sorted(processes), stream_id(session))
 
         return database.call(work)
 

@@ -18,7 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from emsworker.beat.forwarder import forwarders
@@ -31,9 +31,9 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.core.servers import MAIN
+from emsworker.core.url import redact
 from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class BeatHealth:
         runs, failures: of each service, since the start.
         refusal: the error by which the server refuses the user; empty if it does not.
         full: the error by which the server says that its disk is full; empty if it has room.
+        failing: the error of each service whose last run failed, and of the turn itself (``lead``) if that does.
     """
 
     alive: bool
@@ -72,6 +73,7 @@ class BeatHealth:
     failures: Mapping[str, int]
     refusal: str = ""
     full: str = ""
+    failing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unlive(self) -> str:
@@ -98,7 +100,7 @@ class BeatHealth:
 
     def to_json(self, problem: str) -> dict[str, Any]:
         """Return the answer of a probe that found ``problem``, or nothing."""
-        return {"ok": not problem, "reason": problem, "leading": self.leading}
+        return {"ok": not problem, "reason": problem, "leading": self.leading, "failing": dict(self.failing)}
 
 
 @dataclass
@@ -158,7 +160,17 @@ class Beat(Runnable):
             failures=dict(self._failures),
             refusal=str(error) if isinstance(error := self._trouble.error, REFUSED) else "",
             full=self._database.full,
+            failing=self._failing_now(),
         )
+
+    def _failing_now(self) -> dict[str, str]:
+        errors = {_name(service): one.trouble.error for service, one in list(self._failing.items())}
+        errors |= {"lead": self._trouble.error}
+        return {
+            name: redact(str(error).partition("\n")[0] or type(error).__name__)
+            for name, error in errors.items()
+            if error is not None
+        }
 
     @property
     def _claim_every_s(self) -> float:
@@ -236,9 +248,8 @@ class Beat(Runnable):
         try:
             if self.leading:
                 clients.resign(self._session, LEADER_OF_BEAT, self._holder)
-        except (*TROUBLES, EmsError):
-            log.info("could not resign; the lease runs out by itself")
-        self._session.close()
+        finally:
+            self._session.close()
 
 
 def _totals(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -287,6 +298,7 @@ class Beats:
             failures=_totals(one.failures for one in each),
             refusal=each[0].refusal if all(one.refusal for one in each) else "",
             full=next((one.full for one in each if one.full), ""),
+            failing={name: text for one in each for name, text in one.failing.items()},
         )
 
     def note_outage(self, server: str, outage: Outage) -> None:

@@ -25,7 +25,7 @@ def fire_schedules(session: Session, settings: Settings) -> float:
         try:
             fired = schedules.fire(session, name, grace_s)
         except ValueError as error:
-            log.error("schedule %r rests: %s", name, error)
+            log.error("schedule %r is disabled: %s", name, error)
             continue
         log.debug("schedule %r: fired %s", name, counted(fired, "slot"))
     return pause

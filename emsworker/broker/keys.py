@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
-from emsworker.core.model import Begun, Entry
-from emsworker.core.process.forks import undivided
+from emsworker.core.model import Begun, OnceState
+from emsworker.core.process.forks import fork_blocked
 from emsworker.store.cluster import once as store
 from emsworker.store.engine.database import Database
 
@@ -86,7 +86,7 @@ class RedisKeys:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        with undivided:
+        with fork_blocked:
             from emsworker.publish.redis_connection import connect, unavailable
 
         self._unavailable = unavailable
@@ -103,7 +103,7 @@ class RedisKeys:
         args = [token.hex(), keep_ms, round(running_s * 1000)]
         with self._unavailable("keys"):
             word, left_ms = self._begin(keys=[self._prefix + key], args=args)
-        return Begun(Entry(word.decode()), token, left_ms / 1000)
+        return Begun(OnceState(word.decode()), token, left_ms / 1000)
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
         """Mark the effect as done; see :class:`KeyBackend`."""

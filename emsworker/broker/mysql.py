@@ -15,9 +15,10 @@ from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, 
 from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
+from emsworker.core.extension import default_stream
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic, TopicKind
-from emsworker.core.process.forks import after_fork, lazy, undivided
+from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.schedule import Declared
@@ -35,6 +36,7 @@ from emsworker.store.cluster import schedules
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
+from emsworker.store.engine.session import never
 from emsworker.store.groups import handlers, limits
 from emsworker.store.stream import forwards
 
@@ -47,6 +49,7 @@ class MysqlBroker:
     Args:
         settings: the app's.
         kind_of: returns the kind with which a topic is created.
+        outlasts_refusal: see :class:`emsworker.store.engine.session.Session`.
 
     Attributes:
         pool: the threads on which coroutines call it.
@@ -55,9 +58,11 @@ class MysqlBroker:
 
     in_memory = False
 
-    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
+    def __init__(
+        self, settings: Settings, kind_of: Callable[[str], TopicKind], outlasts_refusal: Callable[[], bool] = never
+    ) -> None:
         self.settings = settings
-        self._kind_of = kind_of
+        self._kind_of, self._outlasts_refusal = kind_of, outlasts_refusal
         self.pool = ThreadPool(settings.async_threads)
         self.wakes: list[Wake] = []
         after_fork(self._leave_to_parent)
@@ -73,25 +78,22 @@ class MysqlBroker:
         """
         if self.settings.url is not None:
             return self.settings.url
-        with undivided:
-            from emsworker.local.stack import LocalStack
-
-        url = LocalStack().url
-        if url is None:
+        with fork_blocked:
+            found = default_stream()
+        if found is None:
             raise StoreUnavailable(
                 "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
             )
-        return url
+        return found.url
 
     @property
     def redis_url(self) -> str | None:
         """The Redis server, if there is one."""
         if self.settings.redis_url is not None or self.settings.url is not None:
             return self.settings.redis_url
-        with undivided:
-            from emsworker.local.stack import LocalStack
-
-        return LocalStack().redis_url
+        with fork_blocked:
+            found = default_stream()
+        return found.redis_url if found is not None else None
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -104,7 +106,12 @@ class MysqlBroker:
             AccessDenied, StoreUnavailable: it cannot be reached.
         """
         claim_role("producer")
-        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
+        database = Database(
+            self.url,
+            self.settings.connect_timeout_s,
+            self.settings.publish_timeout_s,
+            outlasts_refusal=self._outlasts_refusal,
+        )
         database.call(check_version)
         return database
 

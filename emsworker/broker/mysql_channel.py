@@ -103,7 +103,7 @@ class MysqlChannel:
             self._commit(partial(commit, returned))
             return returned
 
-        return self.session.again_on_conflict(attempt)
+        return self.session.retry_on_conflict(attempt)
 
     def _call(self, call: Callable[[Transaction], T], is_cut_short: Callable[[], bool]) -> T:
         """Call the handler; an error with which the server rolled it back is raised even if the handler caught it."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from emsworker.consume.claim_run import Ended
+from emsworker.consume.claim_progress import Ended
 from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError, text_of
 from emsworker.core.flush import ResultRow, storable

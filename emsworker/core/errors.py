@@ -23,6 +23,11 @@ class StoreError(Exception):
     """
 
 
+def is_known(error: BaseException) -> bool:
+    """Return whether the text of an error says all; others need their traceback."""
+    return isinstance(error, (EmsError, StoreError))
+
+
 @dataclass(frozen=True)
 class Problem:
     """Problem in the configuration or the environment.
@@ -180,7 +185,7 @@ class DecodeError(EmsError):
     """The body is not what its content type says."""
 
 
-class StoreUnavailable(EmsError):
+class StoreUnavailable(EmsError, StoreError):
     """MySQL, or the Redis that keeps results or keys, could not be reached before the deadline."""
 
 
@@ -188,7 +193,7 @@ class PublishTimeout(StoreUnavailable):
     """A send was not confirmed before its deadline; the message may or may not have been stored."""
 
 
-class AccessDenied(EmsError):
+class AccessDenied(EmsError, StoreError):
     """MySQL refused the user, the password or a privilege."""
 
 
@@ -196,7 +201,7 @@ class LoginRefused(AccessDenied):
     """MySQL refused the user or the password, so that there is no connection."""
 
 
-class TlsError(EmsError):
+class TlsError(EmsError, StoreError):
     """The server's certificate is not trusted, or the server offers no TLS although the URL requires it."""
 
 
@@ -208,7 +213,7 @@ class SchemaMissing(EmsError):
     """The tables are missing or of another version; ``ems migrate`` creates them."""
 
 
-class StatementRefused(EmsError):
+class StatementRefused(EmsError, StoreError):
     """MySQL refused a statement of EMS, or a value in it; another try would end in the same way."""
 
 

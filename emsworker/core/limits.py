@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from emsworker.core.options import Check, option, problems_in, refuse, whole
+from emsworker.core.options import Check, option, problems_in, raise_problems, whole
 
 _PER_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
@@ -44,7 +44,7 @@ class Limit:
     max_running: int | None = option(None, MOST_RUNNING)
 
     def __post_init__(self) -> None:
-        refuse(problems_in(self))
+        raise_problems(problems_in(self))
 
     def __bool__(self) -> bool:
         return self.rate is not None or self.max_running is not None

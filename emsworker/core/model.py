@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
@@ -14,7 +15,7 @@ from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Dead, Decision, Ladder, RetryIn
 from emsworker.core.options import at_most, choice, flag, of_type, seconds, text, whole
-from emsworker.core.partitioner import MAX_PARTITIONS, numbered, partition_of
+from emsworker.core.partitioner import MAX_PARTITIONS, partition_number, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED, Run
@@ -126,8 +127,8 @@ class ClaimSource(StrEnum):
     RETRY = "retry"
 
 
-class Entry(StrEnum):
-    """State that a guard finds: not begun, done, in progress elsewhere, or begun by a process that died."""
+class OnceState(StrEnum):
+    """State of an idempotency key: not begun, done, in progress elsewhere, or begun by a process that died."""
 
     FIRST = "first"
     DONE = "done"
@@ -144,7 +145,7 @@ class Begun(NamedTuple):
         left_s: seconds that another running attempt may still take.
     """
 
-    entry: Entry
+    entry: OnceState
     token: bytes
     left_s: float = 0.0
 
@@ -218,7 +219,7 @@ class Topic:
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""
         levels = levels_of(self.priorities)
-        return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
+        return [partition_number(level, partition) for level in levels for partition in range(self.partitions)]
 
     def check_kind(self, kind: TopicKind) -> Topic:
         """Return the topic if it is of this kind.
@@ -285,6 +286,10 @@ class Group:
     )
 
 
+MESSAGE_COLUMNS = ("uid", "key", "tag", "headers", "body")
+"""What a sender gives, in the order of the statements: it goes along wherever a message is kept. Bytes, or ``None``."""
+
+
 class HandlerRow(NamedTuple):
     """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
 
@@ -333,6 +338,21 @@ class NewMessage:
     error: EmsError | None = None
     in_doubt: bool = False
 
+    @classmethod
+    def of(cls, columns: Iterable[Any], **more: Any) -> NewMessage:
+        """Return the message of a row.
+
+        Args:
+            columns: the values of :data:`MESSAGE_COLUMNS`.
+            more: other fields.
+        """
+        return cls(**dict(zip(MESSAGE_COLUMNS, columns, strict=True)), **more)
+
+    @property
+    def columns(self) -> tuple[bytes | None, ...]:
+        """The values of :data:`MESSAGE_COLUMNS`."""
+        return _columns_of(self)
+
     @property
     def is_delayed(self) -> bool:
         """True if it is to be read later."""
@@ -360,8 +380,13 @@ class NewMessage:
             otherwise: selects the partition of a message that has neither a partition nor a key.
         """
         if self.partition is not None:
-            return numbered(self.level, self.partition)
-        return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
+            return partition_number(self.level, self.partition)
+        return partition_number(
+            self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions)
+        )
+
+
+_columns_of: Callable[[NewMessage], tuple[bytes | None, ...]] = attrgetter(*MESSAGE_COLUMNS)
 
 
 if TYPE_CHECKING:
@@ -391,6 +416,9 @@ class Receipt(Generic[R]):
 
 class Message:
     """Message as passed to a handler.
+
+    Args:
+        row: its offset, the values of :data:`MESSAGE_COLUMNS`, and the time when it was written.
 
     Attributes:
         topic, partition, offset: its place in the stream.
@@ -592,7 +620,7 @@ class Notice(NamedTuple):
     """A dead letter of which no hook was told.
 
     Attributes:
-        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
+        message: a row of :class:`Message`.
     """
 
     group_id: int

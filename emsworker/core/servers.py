@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.url import DatabaseUrl
 
 MAIN = "main"
@@ -65,6 +66,25 @@ def _checked(found: list[tuple[str, str, list[str]]]) -> Iterator[NamedServer]:
             raise ValueError(f"server {name!r}: {error}") from None
         names.add(name)
         yield NamedServer(name, url, tuple(patterns))
+
+
+def check_apart(streams: Mapping[str, str]) -> None:
+    """Refuse servers that lead to one stream: a topic would be moved from it to itself.
+
+    Args:
+        streams: the identity of the stream on each server that answers.
+
+    Raises:
+        ConfigError: two names have one stream.
+    """
+    first: dict[str, str] = {}
+    for name, stream in streams.items():
+        if (other := first.setdefault(stream, name)) != name:
+            fix = (
+                f"leads to the same stream as {other!r}: by another name of its host, or its database is a copy; take "
+                "one of the two out, or give the server a database of its own"
+            )
+            raise ConfigError([Problem("servers", repr(name), fix)])
 
 
 def place(topic: str, servers: tuple[NamedServer, ...]) -> str:

@@ -31,6 +31,7 @@ _MOST_CONNECTIONS = 64
 _MOST_WORKING = 16
 _TURN_S = 0.1
 _PAUSE_S = 0.5
+_CLOSING_S = 0.02  # until the thread of a connection that was cut has closed it
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of `accept` that leave the connection waiting, and the listener readable."""
 PROBES = ("livez", "readyz", "startupz")
@@ -143,23 +144,26 @@ class _Server(ThreadingMixIn, HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; pause if there is no descriptor for it, because the next turn would begin at once."""
+        """Accept a connection; if there is no descriptor for it, cut one that sends nothing, or pause.
+
+        The pause is there because the next turn would begin at once.
+        """
         try:
             return super().get_request()
         except OSError as error:
             if error.errno in OUT_OF_RESOURCES:
-                log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
-                time.sleep(_PAUSE_S)
+                with self._lock:
+                    cut = self._cut_slowest()
+                if not cut:
+                    log.warning("no connection is accepted for %g s: %s", _PAUSE_S, error)
+                time.sleep(_CLOSING_S if cut else _PAUSE_S)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, unless too many are being answered."""
         with self._lock:
             full = self._open >= _MOST_CONNECTIONS
-            if full and self._sending:
-                slowest = next(iter(self._sending))
-                del self._sending[slowest]
-                _cut(slowest)
+            if full and self._cut_slowest():
                 full = False
             if not full:
                 self._open += 1
@@ -172,6 +176,15 @@ class _Server(ThreadingMixIn, HTTPServer):
         except BaseException:  # no thread could be started
             self._forget(request)
             raise
+
+    def _cut_slowest(self) -> bool:
+        """Cut the connection that has been sending its request for longest, or return false; the lock is held."""
+        slowest = next(iter(self._sending), None)
+        if slowest is None:
+            return False
+        del self._sending[slowest]
+        _cut(slowest)
+        return True
 
     def service_actions(self) -> None:
         """Close the connections whose requests are overdue; the loop of the server calls it at each turn."""

@@ -17,6 +17,7 @@ from emsworker.core.errors import DecodeError
 from emsworker.core.extras import hint_if_missing, require
 from emsworker.core.model import TASK_HEADER, Message, Outcome, Receipt
 from emsworker.observe.bounded import BoundedNames
+from emsworker.observe.shared_files import use_reserved_files
 from emsworker.tasks.middleware import Middleware
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def share_metrics(folder: Path, number: int) -> None:
     if hint_if_missing("metrics"):
         return
     os.environ[_FOLDER] = str(folder)
+    use_reserved_files()
     from prometheus_client import values as prometheus_values
 
     own = os.getpid()

@@ -21,14 +21,15 @@ from emsworker.core.errors import (
     AssertionBroken,
     Conflict,
     ConnectionLost,
-    EmsError,
     MessageTooLarge,
     SoftTimeLimitExceeded,
+    StoreError,
     StoreUnavailable,
     TopicDeleted,
     TransactionEnded,
     TransactionGone,
     TransactionRolledBack,
+    is_known,
 )
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
@@ -38,7 +39,7 @@ from emsworker.core.process.reconnect import until_connected
 from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES, translate
+from emsworker.store.engine.errors import translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, forwards, outbox
 from emsworker.store.stream.messages import row_bytes
@@ -257,7 +258,7 @@ class Outbox:
     def _move(self, session: Session) -> None:
         try:
             self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
-        except TROUBLES as error:  # a producer may lack the privilege
+        except StoreError as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 
     @contextlib.contextmanager
@@ -308,10 +309,10 @@ class _Mover:
             while self._goes_on():
                 try:
                     moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
-                except (*TROUBLES, EmsError) as error:
-                    log.info("the outbox could not move messages; the beat will: %s", error)
-                except Exception:  # a thread that died here would never be started again
-                    log.warning("the outbox could not move messages; the beat will", exc_info=True)
+                except Exception as error:  # a thread that died here would never be started again
+                    known = is_known(error)
+                    level = logging.INFO if known else logging.WARNING
+                    log.log(level, "the outbox could not move messages; the beat will: %s", error, exc_info=not known)
                 else:
                     if moved:
                         self._notify(moved)

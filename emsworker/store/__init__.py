@@ -15,6 +15,7 @@ from emsworker.store.engine.schema import (
     server_facts,
     server_now,
     server_run,
+    stream_id,
 )
 from emsworker.store.engine.session import Session
 
@@ -34,4 +35,5 @@ __all__ = [
     "server_facts",
     "server_now",
     "server_run",
+    "stream_id",
 ]

@@ -219,7 +219,7 @@ class TestApp:
         executor = Executor(RunContext(reader.route, settings.retry_ladder(), self._channel, writer, hooks))
         run = executor.begin(claim, reader.topic.id, settings.timeout_s, 0)
         if executor.run(run):
-            flush = run.finish()
+            flush = run.finish(self._channel)
             assert flush is not None, "nobody else has the claim"
             self._channel.flush(flush)
         elif not run.lost:  # a message must be retried before the next one

@@ -10,13 +10,11 @@ from typing import Any
 from starlette.responses import Response
 
 from emsworker.admin import Admin, parse_place
-from emsworker.admin.audit import Audit, count_changed
+from emsworker.admin.audit import CANCEL, Audit, cancel_target, count_cancelled, count_changed
 from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem, UnknownMessage
-from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.process.clock import ticks
-from emsworker.store.groups.cancel import Cancelled
 from emsworker.store.groups.replay import Replayed
 from emsworker.web.dead import FILTER, filter_of
 from emsworker.web.groups import FIELDS, planned, policy_of, selection_of
@@ -142,7 +140,7 @@ def _selected_dead(change: Change) -> None:
 
 
 def _all_dead(change: Change) -> None:
-    """Requeue or delete all dead letters that match a filter, for some seconds; the rest is offered again."""
+    """Requeue or delete all dead letters that match a filter, for at most 15 s; the page offers the remainder."""
     visit = change.visit
     what = _choice(visit, "what", "requeue", "delete")
     _confirmed(visit, f"{what} all")
@@ -184,12 +182,7 @@ def _retry_now(change: Change) -> None:
 def _cancel(change: Change) -> None:
     """Cancel a message that has not run yet, in every group."""
     topic, message = _needed(change.visit, "topic"), _needed(change.visit, "id")
-
-    def count(result: object) -> int:
-        return int(result in (Cancelled.DELAYED, Cancelled.WAITING))
-
-    # The id in its usual notation, by which a trace finds who cancelled it.
-    with change.recorded("cancel message", f"{topic} {uid_text(parse_uid(message))}", count=count):
+    with change.recorded(CANCEL, cancel_target(topic, message), count=count_cancelled):
         change.admin.cancel(topic, message)
 
 
@@ -201,7 +194,7 @@ def _run_schedule(change: Change) -> None:
 
 
 def _silence(change: Change) -> None:
-    """Keep an alarm from its receivers for some time."""
+    """Silence an alarm."""
     visit = change.visit
     rule, topic, group = _needed(visit, "rule"), visit.field("topic"), visit.field("group")
     length, reason = _needed(visit, "for"), visit.field("reason") or ""

@@ -10,16 +10,19 @@ import resource
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.observe.http import OUT_OF_RESOURCES
 
 _log = logging.getLogger(__name__)
+_REQUEST_S = 10.0  # for a request to arrive, its form included
+_ANSWER_S = 30.0  # for a client to take some of its answer
 _RESERVE = 24  # descriptors for database connections and files, so that admitted connections get their pages
 
 
@@ -46,6 +49,7 @@ def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) ->
     config = uvicorn.Config(
         app,
         loop="asyncio",  # uvloop accepts without asking the listener
+        http=_Connection,
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -80,9 +84,62 @@ def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
         loop.default_exception_handler(context)
 
 
+class _Connection(H11Protocol):
+    """Connection that is closed if its request does not arrive in time, however often the client sends a byte.
+
+    uvicorn has a timeout for connections that had a request, and none for those that never send one.
+    """
+
+    waiting: ClassVar[dict[_Connection, asyncio.TimerHandle]] = {}  # for a request or its rest, longest first
+
+    @classmethod
+    def close_one(cls) -> bool:
+        """Close the connection that has waited longest for its client; false if none waits."""
+        longest = next(iter(cls.waiting), None)
+        if longest is not None:
+            longest._give_up()
+        return longest is not None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._note()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on with the request."""
+        super().data_received(data)
+        self._note()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _note(self) -> None:
+        """Begin to wait for the client unless its whole request is being answered; a byte does not begin it anew."""
+        if self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self not in self.waiting and not self.transport.is_closing():
+            self.waiting[self] = self.loop.call_later(_REQUEST_S, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if (timer := self.waiting.pop(self, None)) is not None:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        self.transport.abort()
+
+
 class _Listener(socket.socket):
     """Listening socket that runs out of descriptors while some are left for the pages.
 
+    A connection that waits for its client makes room for the next one.
     When `accept` fails for want of them, asyncio pauses for a second, but first calls it again as often as its backlog
     is long, each time with a traceback in the log and one more timer. So the next call says that nobody is waiting.
     """
@@ -106,13 +163,18 @@ class _Listener(socket.socket):
         os.close(lowest)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if most != resource.RLIM_INFINITY and lowest >= most - _RESERVE:
+            if _Connection.close_one():
+                raise BlockingIOError  # it is closed in the loop's next turn, which accepts again
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return _Listener(fileno=socket.create_server(place[:2], family=family, backlog=128).detach())
+        listener = _Listener(fileno=socket.create_server(place[:2], family=family, backlog=128).detach())
     except OSError as error:
         fix = f"cannot be listened on ({error.strerror or error}); choose another --host or --port"
         raise ConfigError([Problem("address", f"{host}:{port}", fix)]) from None
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections inherit it; a client that reads nothing is cut off
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _ANSWER_S))
+    return listener

@@ -29,15 +29,14 @@ from emsworker.core.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
-from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Topic, TopicKind
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.outage import best_effort
 from emsworker.core.process.reconnect import until_connected
-from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store import Session
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.core.process.runnable import Runnable
+from emsworker.store.engine.session import Session
 from emsworker.tasks.broadcast import BroadcastRoute
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ log = logging.getLogger(__name__)
 Ends = dict[tuple[int, int], ReadableExtent]
 
 _IDLE_S = 5.0
-_AWAY_S = 0.5
 _CLOSED_S = 0.2
 _LOOK_S = 0.2
 _MOST_DEATHS = 3
@@ -110,6 +108,8 @@ class BroadcastReader(Runnable):
         tally: counts what failed; log_done: log every message that is done.
     """
 
+    duty = "read broadcasts"
+
     def __init__(
         self,
         broker: MysqlBroker,
@@ -142,7 +142,6 @@ class BroadcastReader(Runnable):
         self._running: tuple[BroadcastListener, ClaimRun] | None = None
         self.hangs = False
         self.ran = 0  # messages
-        self._trouble = Trouble(log)
 
     # -- before the thread starts --------------------------------------------------------------------------------------
 
@@ -242,14 +241,13 @@ class BroadcastReader(Runnable):
         self._notified.wait(self._pause_s)
         self._notified.clear()
         self._pause_s = _IDLE_S
-        try:
-            while not self.stopping.is_set() and self._read_round():
-                pass
-            self._trouble.over("can read broadcasts")
-        except TROUBLES as error:
-            self._trouble.note("cannot read broadcasts", error)
-            self.sleep(_AWAY_S)
-            self._notified.set()
+        while not self.stopping.is_set() and self._read_round():
+            pass
+
+    def on_trouble(self, error: Exception) -> None:
+        """Read again at once when the server is back."""
+        super().on_trouble(error)
+        self._notified.set()
 
     def _read_round(self) -> bool:
         """Read one batch of each partition that has something to read; return whether anything was read."""
@@ -331,14 +329,14 @@ class BroadcastReader(Runnable):
         self._running = (listener, claim_run)
         finished = listener.executor.run(claim_run)
         self._running = None
-        self.ran += claim_run.completed
-        flush = claim_run.finish() if finished else claim_run.unfinished()
+        self.ran += claim_run.progress.ended
+        flush = claim_run.finish(self._channel) if finished else claim_run.unfinished()
         assert flush is not None or self.hangs, "nobody else writes it down"
         if flush is None:
             return  # the main thread has skipped the message that hung here, and the process ends
         place.next = flush.acked_to + 1
         self._keep(listener, partition)
-        listener.sizer.record(claim_run.passed(finished), ticks() - began)
+        listener.sizer.record(claim_run.progress.passed, ticks() - began)
 
     def _pass_over(self, listener: BroadcastListener, partition: int, why: str) -> None:
         place = listener.places[partition]
@@ -376,15 +374,16 @@ class BroadcastReader(Runnable):
         if self._running is None or self.hangs:
             return
         listener, claim_run = self._running
-        with claim_run.lock:
-            running, since = claim_run.running, claim_run.running_since
+        watch = claim_run.watch
+        with watch.lock:
+            running, since = watch.running, watch.running_since
         if running is None:
             return
-        claim_run.send_soft_limit(now)
-        if now - since > claim_run.time_limit_s:
+        watch.send_soft_limit(now)
+        if now - since > watch.time_limit_s:
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
-                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s "
+                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {watch.time_limit_s:g} s "
                 f"({listener.topic.name}/{claim_run.claim.partition}@{running})"
             )
 
@@ -394,12 +393,12 @@ class BroadcastReader(Runnable):
         flush = claim_run.unfinished()
         if flush is None or listener.reader is None:
             return
-        try:
-            with closing(self._broker.channel()) as channel:  # the thread's own may be in use
-                reader = Broadcasts(channel.session)
-                reader.keep_position(listener.reader, claim_run.claim.partition, offset + 1)
-        except (*TROUBLES, EmsError) as error:
-            log.warning("could not write down that a message hangs; it may be run again: %s", error)
+        with (
+            best_effort(log, "could not write down that a message hangs; it may be run again"),
+            closing(self._broker.channel()) as channel,  # the thread's own may be in use
+        ):
+            reader = Broadcasts(channel.session)
+            reader.keep_position(listener.reader, claim_run.claim.partition, offset + 1)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -417,6 +416,5 @@ class BroadcastReader(Runnable):
                         self._keep(listener, partition)
                 if listener.reader is not None:
                     self._store.sign_off(listener.reader)
-        except (*TROUBLES, EmsError) as error:
-            log.info("could not sign off: %s", error)
-        self._channel.close()
+        finally:
+            self._channel.close()

@@ -13,8 +13,7 @@ from emsworker.broker.channel import Channel
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import TimeLimitExceeded, WorkerLost
 from emsworker.core.model import Message, Notice
-from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.tasks.middleware import Hooks
 
 log = logging.getLogger(__name__)
@@ -34,6 +33,8 @@ class DeadNotices(Runnable):
         on_death: see :class:`Runnable`.
     """
 
+    duty = "look for dead letters of processes that died"
+
     def __init__(
         self,
         channel: Channel,
@@ -45,22 +46,15 @@ class DeadNotices(Runnable):
     ) -> None:
         super().__init__("ems-notices", on_death)
         self._channel = channel
-        self._places, self._hooks, self._decoder, self._pause_s = places, hooks, decoder, pause_s
-        self._trouble = Trouble(log)
+        self._places, self._hooks, self._decoder, self.away_s = places, hooks, decoder, pause_s
 
     def step(self) -> None:
         """Take the notices of the process's groups, and call the hooks for each."""
-        try:
-            notices = self._channel.take_notices(list(self._places), _MOST)
-        except TROUBLES as error:
-            self._trouble.note("cannot look for dead letters of processes that died", error)
-            self.sleep(self._pause_s)
-            return
-        self._trouble.over("dead letters of processes that died are reported")
+        notices = self._channel.take_notices(list(self._places), _MOST)
         for notice in notices:
             self._tell(notice)
         if len(notices) < _MOST:
-            self.sleep(self._pause_s)
+            self.sleep(self.away_s)
 
     def _tell(self, notice: Notice) -> None:
         topic, group = self._places[notice.group_id]

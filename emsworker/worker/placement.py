@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import EmsError, StoreError
 from emsworker.core.process.address import name_server
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
-from emsworker.store import Database, topics
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.store import topics
+from emsworker.store.engine.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ class PlacementWatch(Runnable):
         known: those that it served before, if that is known.
     """
 
+    outlasts = (StoreError, EmsError)
+
     def __init__(
         self,
         server: str,
@@ -71,17 +73,18 @@ class PlacementWatch(Runnable):
 
     def step(self) -> None:
         """Compare what the server serves with what it served at the last look."""
-        try:
-            served = set(topics.find_served(self._session, self._names))
-        except (*TROUBLES, EmsError) as error:
-            log.debug("cannot look for topics on server %s: %s", self._server, error)
-            self._failed = True
-        else:
-            # A child may have started after a failed look, and seen more or less than this one does.
-            if served != self._known and (self._known is not None or self._failed):
-                log.info("server %s serves other topics than before", self._server)
-                self._on_change(bool(served))
-            self._known = served
+        served = set(topics.find_served(self._session, self._names))
+        # A child may have started after a failed look, and seen more or less than this one does.
+        if served != self._known and (self._known is not None or self._failed):
+            log.info("server %s serves other topics than before", self._server)
+            self._on_change(bool(served))
+        self._known = served
+        self.sleep(_LOOK_S)
+
+    def on_trouble(self, error: Exception) -> None:
+        """Look again later; the server's own threads log that it is away."""
+        log.debug("cannot look for topics on server %s: %s", self._server, error)
+        self._failed = True
         self.sleep(_LOOK_S)
 
     def shut_down(self) -> None:

@@ -27,6 +27,7 @@ from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
 from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
+from emsworker.core.servers import check_apart
 from emsworker.core.url import redact_url
 from emsworker.store import (
     Database,
@@ -36,6 +37,7 @@ from emsworker.store import (
     has_privileges,
     missing_privileges,
     server_facts,
+    stream_id,
     topics,
 )
 from emsworker.tasks.limits import limit_of
@@ -94,6 +96,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
     Raises:
         StoreUnavailable: all are away.
         ServerUnsupported, SchemaMissing, AccessDenied: one of them cannot be used.
+        ConfigError: two of them are one.
     """
     found: dict[str, Database] = {}
     away: list[StoreUnavailable] = []
@@ -104,6 +107,7 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
             away.append(error)
     if not found:
         raise away[0]
+    check_apart({name: database.call(stream_id) for name, database in found.items()})
     return found
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from emsworker.beat.leader import BeatHealth
 from emsworker.core.errors import EmsError
 from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
 from emsworker.observe.metrics import BeatCounts, render_beat, render_worker
+from emsworker.observe.shared_files import shared_folder
 from emsworker.worker.health import ChildState, WorkerHealth
 
 _IN_MEMORY = Path("/dev/shm")  # a full or slow disk must not hurt a process that counts
@@ -37,7 +37,11 @@ def worker_routes(
         children = {state.value: states[state] for state in ChildState}
         return Answer(200, render_worker(metrics, children, now.starts, counts), METRICS)
 
-    return {**_probes(health), "metrics": page}
+    def of_beat() -> dict[str, Any]:
+        led = beat()
+        return {} if led is None else {"beat": led.to_json(led.unready)}
+
+    return {**_probes(health, of_beat), "metrics": page}
 
 
 def beat_routes(health: Callable[[], BeatHealth]) -> Mapping[str, Route]:
@@ -54,12 +58,20 @@ def beat_routes(health: Callable[[], BeatHealth]) -> Mapping[str, Route]:
     return {**_probes(health), "metrics": page}
 
 
-def _probes(health: Callable[[], WorkerHealth] | Callable[[], BeatHealth]) -> dict[str, Route]:
+def _probes(
+    health: Callable[[], WorkerHealth] | Callable[[], BeatHealth], more: Callable[[], dict[str, Any]] = dict
+) -> dict[str, Route]:
+    """Return the probes.
+
+    Args:
+        more: returns what an answer shows beside the health it is for.
+    """
+
     def probe(judge: Callable[[WorkerHealth | BeatHealth], str]) -> Route:
         def answer(_: HttpRequest) -> Answer:
             now = health()
             problem = judge(now)
-            return Answer.of_json(now.to_json(problem), 503 if problem else 200)
+            return Answer.of_json(now.to_json(problem) | more(), 503 if problem else 200)
 
         return answer
 
@@ -74,21 +86,19 @@ def _probes(health: Callable[[], WorkerHealth] | Callable[[], BeatHealth]) -> di
 def metrics_folder() -> Iterator[Path]:
     """Make a folder in which children count, and delete it at the end.
 
-    It is below ``PROMETHEUS_MULTIPROC_DIR`` if that is set, else in memory where there is such a place.
+    It is below ``PROMETHEUS_MULTIPROC_DIR`` if that is set, else in memory where there is such a place with room.
 
     Raises:
         EmsError: no folder can be written.
     """
     given = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    where = given or (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="ems-metrics-", dir=where))
-    except OSError as error:
-        raise EmsError(
-            f"--http needs a folder in which the processes count ({error}); make {_IN_MEMORY} writable, or let TMPDIR "
-            "or PROMETHEUS_MULTIPROC_DIR name one that is"
-        ) from None
-    try:
+    where = Path(given) if given else (_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None)
+    with ExitStack() as made:
+        try:
+            folder = made.enter_context(shared_folder(where))
+        except OSError as error:
+            raise EmsError(
+                f"--http needs a folder in which the processes count ({error}); make {_IN_MEMORY} writable, or let "
+                "TMPDIR or PROMETHEUS_MULTIPROC_DIR name one that is"
+            ) from None
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ import pytest
 
 from emsworker import Ems as App
 from emsworker.admin import Admin
+from emsworker.admin.audit import name_of_system_user
 from emsworker.core.errors import StoreUnavailable
 from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
@@ -123,7 +124,7 @@ def test_wrong_topic_settings_are_refused_all_at_once(ems: Ems, url: str) -> Non
     assert ems("topics", "change", "nix", "--rule", "r").code == 1
 
 
-def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
+def test_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
     ems.ok("topics", "create", "sifted")
     options = ("--tag", "b", "--tag", "a", "--header", "region=e=u")
     made = ems.ok("groups", "create", "sifted", "some", *options, "--json").json
@@ -136,7 +137,7 @@ def test_r13_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
         assert refused.code == 2 and wrong[0] in refused.err
 
 
-def test_r22_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
+def test_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
     ems.ok("topics", "create", "slow")
     ems.ok("groups", "create", "slow", "g")
     limit = ("groups", "limit", "slow", "g")
@@ -277,7 +278,7 @@ def test_send_takes_the_options_of_a_message(ems: Ems, url: str) -> None:
         assert done.code == 2 and said in done.err, done
 
 
-def test_r23_priorities(ems: Ems) -> None:
+def test_priorities(ems: Ems) -> None:
     ems.ok("topics", "create", "plain")
     refused = ems("send", "plain", "1", "--priority", "7")
     assert (refused.code, len(refused.err.splitlines())) == (1, 1) and "topics change plain" in refused.err
@@ -347,11 +348,46 @@ def test_bad_sends_write_nothing(ems: Ems, url: str) -> None:
     assert rows(url, "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == [(0,)]
 
 
+def test_tables_that_are_missing_or_foreign_are_told_by_name(ems: Ems, url: str) -> None:
+    def told() -> list[tuple[str, str]]:
+        checked = ems("check", "--json")
+        assert checked.code == 1 and "Traceback" not in checked.err
+        return [(one["name"], one["value"]) for one in checked.json if one["severity"] == "error"]
+
+    with connect(url, autocommit=True) as sql, sql.cursor() as cursor:
+        cursor.execute("DROP TABLE ems_alarm")
+        cursor.execute("ALTER TABLE ems_retry DROP COLUMN last_error")
+        assert told() == [("table", "ems_alarm is missing"), ("table", "ems_retry")]
+        refused = ems("migrate")
+        assert refused.code == 1 and len(refused.errors) == 1 and "ems_retry has no column last_error" in refused.err
+        cursor.execute("DROP TABLE ems_retry")
+        assert "Put back, empty: ems_retry, ems_alarm" in ems.ok("migrate").out
+        assert ems.ok("migrate", "--json").json["restored"] == []
+        assert ems("check").code == 0
+        cursor.execute("RENAME TABLE ems_schema_version TO kept")
+        cursor.execute("CREATE TABLE ems_schema_version (id INT)")
+        assert [name for name, _ in told()] == ["schema version"]
+        refused = ems("migrate")
+        assert refused.code == 1 and len(refused.errors) == 1 and "ems_schema_version has no columns" in refused.err
+        cursor.execute("DROP TABLE ems_schema_version")
+        cursor.execute("RENAME TABLE kept TO ems_schema_version")
+
+
 def test_cancel_and_purge(ems: Ems, url: str) -> None:
     sent = ems.ok("send", "t", "1", "--json").json
     shown = ems.ok("cancel", "t", sent["id"], "--json").json
     assert shown == {"topic": "t", "id": sent["id"], "was": "waiting"}
-    assert ems.ok("trace", sent["id"], "--json").json[0]["kind"] == "cancelled"
+    told = ems.ok("trace", sent["id"], "--json").json[0]
+    actor = name_of_system_user()
+    assert (told["kind"], told["cancelled_by"]) == ("cancelled", actor) and "@" in actor
+    assert ems.ok("cancel", "t", sent["id"], "--json").json["was"] == "cancelled before"  # changes and records nothing
+    later = ems.ok("send", "t", "2", "--delay", "1h", "--json").json["id"]
+    assert ems.ok("cancel", "t", later).err == ""
+    assert ems.ok("trace", later, "--json").json[0]["cancelled_by"] == actor
+    audit = ems.ok("audit", "--json").json
+    assert [(one["actor"], one["action"], one["target"], one["changed"]) for one in audit] == [
+        (actor, "cancel message", f"t {id_}", 1) for id_ in (later, sent["id"])
+    ]
     missing = ems("cancel", "t", "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70")
     assert (missing.code, len(missing.errors)) == (1, 1)
     assert ems("cancel", "t", "x").code == 2

@@ -1,7 +1,12 @@
-"""T7: the hooks, used by the metrics of a real worker."""
+"""The hooks, used by the metrics of a real worker."""
 
 import signal
+import subprocess
 import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
 
 from emsworker import Ems
 from tests.process.stream import Stream
@@ -21,7 +26,7 @@ def value(text: str, sample: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(sample + " "))
 
 
-def test_t7_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_stream: Stream) -> None:
+def test_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_stream: Stream) -> None:
     app = Ems("caller", url=one_stream.url)
     one_stream.app = app
     fine, fails = (app.task(name=name)(print) for name in ("fine", "fails"))
@@ -57,7 +62,32 @@ def test_t7_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_str
     assert worker.stop() == 0
 
 
-def test_t7_hooks_and_metrics_in_memory() -> None:
+@pytest.mark.parametrize("size", ["64k", "300k"])
+def test_a_worker_counts_where_shared_memory_is_full(one_stream: Stream, tmp_path: Path, size: str) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", small], check=False).returncode:
+        pytest.skip("this user may not mount")
+    try:
+        app = Ems("caller", url=one_stream.url)
+        one_stream.app = app
+        fine = app.task(name="fine")(print)
+        where = {"PROMETHEUS_MULTIPROC_DIR": str(small)}
+        worker = one_stream.worker("tests.process.apps.metered:app", processes=3, http="0", environ=where)
+        with suppress(OSError), (small / "other").open("wb", buffering=0) as other:
+            while other.write(bytes(4096)):  # what was left
+                pass
+        for _ in range(30):
+            fine.delay()
+        done = 'ems_runs_total{group="workers",outcome="done",task="fine",topic="default"}'
+        until(lambda: value(page(worker), done) == 30, 40, "they count")
+        assert value(page(worker), "ems_worker_starts_total") == 3, "none has ended"
+        assert worker.text().count("has no space") >= 1 and worker.stop() == 0
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+
+
+def test_hooks_and_metrics_in_memory() -> None:
     import prometheus_client
 
     from emsworker.observe.metrics import Metrics

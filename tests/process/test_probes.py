@@ -128,6 +128,9 @@ def test_a_beat_counts_what_it_does(one_stream: Stream) -> None:
             return _metric(beat, 'ems_beat_failures_total{service="fire schedules"}')
 
         until(lambda: failures() > 0, 20, "the failures of a service are counted")
+        until(
+            lambda: "ems_schedule" in ask(beat, "readyz")[1]["failing"].get("fire schedules", ""), 20, "it says which"
+        )
     finally:
         one_stream.run("ALTER TABLE ems_schedule_away RENAME TO ems_schedule")
     runs = _metric(beat, 'ems_beat_runs_total{service="recover claims"}')
@@ -135,6 +138,7 @@ def test_a_beat_counts_what_it_does(one_stream: Stream) -> None:
     assert _metric(beat, "ems_beat_leading") == 1
     worker = one_stream.worker(http="0", settings={"auto_create": 1})
     assert _metric(worker, "ems_beat_leading") == 0, "the other one leads"
+    assert ask(worker, "readyz")[1]["beat"] == {"ok": True, "reason": "", "leading": False, "failing": {}}
     assert _metric(worker, 'ems_worker_children{state="working"}') == 1
 
 

@@ -1,4 +1,4 @@
-"""R4: SIGTERM, a second SIGTERM, SIGQUIT; the end of a supervisor."""
+"""SIGTERM, a second SIGTERM, SIGQUIT; the end of a supervisor."""
 
 import os
 import signal
@@ -34,6 +34,31 @@ def test_sigterm_finishes_what_runs_and_gives_the_rest_back_at_once(stream: Stre
     assert stream.record.numbers("start") == list(range(3040)), "nothing twice"
     assert stream.rows("SELECT * FROM ems_attempt") == []
     assert len(stream.record.events("process_stop")) == 2
+
+
+def test_hangups_under_load_lose_nothing_and_repeat_nothing(stream: Stream) -> None:
+    """What a terminal sends to all its processes, and logrotate to one: children are replaced, the beat goes on."""
+    worker = stream.worker(topics=["acts"], groups=["a"], processes=2, threads=2)
+    beat = stream.beat()
+    count = 0
+    for _ in range(3):
+        replaced = set(worker.children())
+        for _ in range(5):
+            stream.send("acts", [{"n": n, "do": "sleep", "s": 0.002} for n in range(count, count + 200)])
+            count += 200
+        for pid in (worker.pid, beat.pid, *replaced):
+            kill(pid, signal.SIGHUP)
+        until(
+            lambda replaced=replaced: len(found := set(worker.children())) == 2 and not found & replaced,
+            40,
+            f"the children are replaced; log:\n{stream.logs()}",
+        )
+    stream.wait_ended(range(count), 60)
+    stream.wait_settled()
+    assert stream.record.numbers("start") == list(range(count)), "nothing twice"
+    assert stream.rows("SELECT * FROM ems_attempt") == [] == stream.rows("SELECT * FROM ems_dead")
+    assert beat.process.poll() is None and " ended with" not in worker.text()
+    assert beat.stop() == 0 and worker.stop() == 0
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGQUIT,)], ids=["twice", "quit"])

@@ -17,9 +17,9 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, FenceLost, MessageTooLarge, UnknownMessage
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import new_claim_id, parse_uid
-from emsworker.core.model import Claim, ClaimSource, Entry, Isolation, Message, Order, TopicKind
-from emsworker.core.partitioner import numbered
-from emsworker.core.work import NothingClaimed
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, OnceState, Order, TopicKind
+from emsworker.core.partitioner import partition_number
+from emsworker.store.groups.claims import NothingClaimed
 from tests.support.brokers import Place, memory_place, mysql_place
 from tests.support.streams import Stream, failed, flush_of, offsets
 
@@ -99,8 +99,8 @@ class Contract:
         place.send("low")
         place.send("high", priority=9)
         work = place.work_of(group)
-        assert work is not None and sorted(work.partitions) == [0, numbered(9, 0)]
-        assert _bodies(place.take(topic, group, partition=numbered(9, 0)).messages) == ["high"]
+        assert work is not None and sorted(work.partitions) == [0, partition_number(9, 0)]
+        assert _bodies(place.take(topic, group, partition=partition_number(9, 0)).messages) == ["high"]
 
     def test_only_the_owner_ends_a_claim(self, place: Place) -> None:
         topic, group = place.group()
@@ -272,11 +272,11 @@ class Contract:
         keys = place.broker.keys("mysql")
         assert keys is not None and place.broker.keys("paper") is None
         begun = keys.begin(b"effect", 60.0, 10.0)
-        assert begun.entry is Entry.FIRST
+        assert begun.entry is OnceState.FIRST
         keys.cancel(b"effect", begun.token)
         begun = keys.begin(b"effect", 60.0, 10.0)
-        assert begun.entry is Entry.FIRST and keys.finish(b"effect", begun.token, 60.0)
-        assert keys.begin(b"effect", 60.0, 10.0).entry is Entry.DONE
+        assert begun.entry is OnceState.FIRST and keys.finish(b"effect", begun.token, 60.0)
+        assert keys.begin(b"effect", 60.0, 10.0).entry is OnceState.DONE
 
 
 class TestMemory(Contract):

@@ -1,4 +1,4 @@
-"""R22: permits and slots, as many clients ask for them at once."""
+"""Permits and slots, as many clients ask for them at once."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""R11: groups that run in order, as the store sees them."""
+"""Groups that run in order, as the store sees them."""
 
 from typing import Any
 

@@ -16,12 +16,13 @@ from emsworker.core.errors import AccessDenied, ConfigError, Conflict, Connectio
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
-from emsworker.store.engine import schema
+from emsworker.store.engine import schema, tables
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.nodes import nodes_of
-from emsworker.store.engine.schema import check_version, grants, migrate, server_facts, stream_id, versions
+from emsworker.store.engine.schema import check_version, grants, migrate, put_back, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql
+from emsworker.store.engine.tables import TableFaults, find_faults
 from emsworker.store.groups import progress
 from tests.support.servers import _execute, connect, set_globals
 from tests.support.streams import Stream, flush_of, in_threads, offsets, wait_until
@@ -54,6 +55,40 @@ def test_a_migration_that_was_interrupted_goes_on(stream: Stream) -> None:
     assert stream.rows("SELECT * FROM ems_leader") == []
 
 
+def test_a_table_that_was_dropped_is_put_back_unless_it_is_the_stream_itself(stream: Stream) -> None:
+    stream.rows("DROP TABLE ems_alarm, ems_retry")
+    assert migrate(stream.session) == []
+    assert put_back(stream.session) == ["ems_retry", "ems_alarm"]
+    assert put_back(stream.session) == [] and stream.rows("SELECT * FROM ems_retry") == []
+    stream.rows("DROP TABLE ems_alarm, ems_cursor")
+    with pytest.raises(SchemaMissing, match=r"the stream itself, ems_cursor is missing; restore"):
+        put_back(stream.session)
+    assert set(find_faults(stream.session, versions()[-1]).missing) == {"ems_alarm", "ems_cursor"}, "nothing half done"
+
+
+@pytest.mark.parametrize("table", ["ems_topic", "ems_schema_version", "ems_audit"])
+def test_a_foreign_table_with_the_name_of_ours_is_refused_before_anything_is_made(database: str, table: str) -> None:
+    with Database(database).session() as session, connect(database, autocommit=True) as sql, sql.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, version INT, title TEXT)")
+        with pytest.raises(SchemaMissing, match=rf"table {table} has no columns? .*rename or drop it"):
+            migrate(session)
+        cursor.execute("SHOW TABLES")
+        assert cursor.fetchall() == ((table,),)
+        cursor.execute(f"DROP TABLE {table}")
+        assert migrate(session) == versions()
+
+
+def test_a_user_who_may_not_see_a_table_is_not_told_that_it_is_missing(stream: Stream, server: Server) -> None:
+    name = re.sub(r".*/", "", stream.url)
+    _execute(server.admin_url, "CREATE USER IF NOT EXISTS few@'%' IDENTIFIED BY 'few'")
+    _execute(server.admin_url, f"GRANT SELECT (name) ON `{name}`.ems_topic TO few@'%'")
+    try:
+        with Database(re.sub(r"//[^@]*@", "//few:few@", stream.url)).session() as session:
+            assert find_faults(session, versions()[-1]) == TableFaults((), {})
+    finally:
+        _execute(server.admin_url, "DROP USER few@'%'")
+
+
 def test_a_newer_schema_is_refused(stream: Stream) -> None:
     stream.rows("INSERT INTO ems_schema_version VALUES (999, X'00', NOW(6))")
     for refuse in (check_version, migrate):
@@ -76,7 +111,7 @@ def test_a_database_with_the_longest_name_can_be_migrated(server: Server) -> Non
         _execute(server.admin_url, f"DROP DATABASE `{name}`")
 
 
-def test_trap_7_and_16_every_session_is_read_committed_in_utc_and_strict(stream: Stream) -> None:
+def test_and_16_every_session_is_read_committed_in_utc_and_strict(stream: Stream) -> None:
     name = "tx_isolation" if server_facts(stream.session).is_mariadb else "transaction_isolation"
     row = stream.session.rows(f"SELECT @@{name}, @@time_zone, @@sql_mode, @@innodb_lock_wait_timeout, @@autocommit")[0]
     assert row[0] == "READ-COMMITTED"
@@ -87,7 +122,7 @@ def test_trap_7_and_16_every_session_is_read_committed_in_utc_and_strict(stream:
     assert stream.session.rows("SELECT @@time_zone") == (("+00:00",),)
 
 
-def test_trap_27_every_session_returns_all_rows(server: Server, stream: Stream) -> None:
+def test_every_session_returns_all_rows(server: Server, stream: Stream) -> None:
     set_globals(server, "SET GLOBAL sql_select_limit = 2")
     try:
         stream.session.drop()
@@ -96,7 +131,7 @@ def test_trap_27_every_session_returns_all_rows(server: Server, stream: Stream) 
         set_globals(server, "SET GLOBAL sql_select_limit = 18446744073709551615")
 
 
-def test_trap_7_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
+def test_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
     topic = stream.topic()
     stream.group(topic)
     stream.session.begin()
@@ -105,19 +140,19 @@ def test_trap_7_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 1")
         cursor.execute(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
-            f"VALUES ({topic.id}, 0, 1, '', '', NOW(6))"
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+            f"VALUES ({topic.id}, 0, 1, UNHEX(REPEAT('01', 16)), '', '', NOW(6))"
         )
     stream.session.rollback()
 
 
-def test_trap_5_matched_rows_are_counted_not_changed_ones(stream: Stream) -> None:
+def test_matched_rows_are_counted_not_changed_ones(stream: Stream) -> None:
     topic = stream.topic()
     result = stream.session.execute(f"UPDATE ems_topic SET name = name WHERE id = {topic.id}")
     assert result.affected == 1
 
 
-def test_trap_16_fractions_of_seconds_are_kept(stream: Stream) -> None:
+def test_fractions_of_seconds_are_kept(stream: Stream) -> None:
     stream.session.execute(
         "INSERT INTO ems_leader VALUES ('d', 'h', '2026-11-20 10:00:00.123456' + INTERVAL %(s)s SECOND)", {"s": 0.25}
     )
@@ -136,7 +171,7 @@ def _two_rows(stream: Stream) -> tuple[int, int]:
     return stream.topic("a").id, stream.topic("b").id
 
 
-def test_trap_6_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream: Stream) -> None:
+def test_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream: Stream) -> None:
     first, second = _two_rows(stream)
     stream.session.send("SET innodb_lock_wait_timeout = 1")
     runs: list[int] = []
@@ -157,7 +192,7 @@ def test_trap_6_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream:
     assert found == [(size + 1,), (size + 1,)]
 
 
-def test_trap_6_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream) -> None:
+def test_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream) -> None:
     ids = _two_rows(stream)
     meet = threading.Barrier(2)
     runs = [0, 0]
@@ -179,7 +214,7 @@ def test_trap_6_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream
     assert stream.rows("SELECT max_message_bytes FROM ems_topic") == [((4 << 20) + 2,)] * 2
 
 
-def test_trap_6_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) -> None:
+def test_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) -> None:
     packet = stream.session.packet()
     packet.begin()
     packet.add("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
@@ -281,7 +316,7 @@ def test_conflicts_end_at_the_deadline(stream: Stream) -> None:
         raise Conflict("again")
 
     with pytest.raises(Conflict):
-        stream.session.again_on_conflict(attempt, until=0.0)
+        stream.session.retry_on_conflict(attempt, until=0.0)
     assert len(tries) == 1
 
 
@@ -303,7 +338,7 @@ def test_who_comes_back_by_itself_does_not_wait_out_a_conflict(stream: Stream) -
         other.rollback()
 
 
-def test_trap_12_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> None:
+def test_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> None:
     mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
     reader, writer = os.pipe()
     child = os.fork()
@@ -324,7 +359,7 @@ def test_trap_12_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> 
     assert stream.session.rows("SELECT CONNECTION_ID()") == ((mine,),)
 
 
-def test_trap_12_a_child_that_only_closes_does_not_say_goodbye_for_its_parent(stream: Stream) -> None:
+def test_a_child_that_only_closes_does_not_say_goodbye_for_its_parent(stream: Stream) -> None:
     mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
     child = os.fork()
     if child == 0:
@@ -401,7 +436,7 @@ def test_a_password_may_have_any_characters(server: Server, stream: Stream, pass
         _execute(server.admin_url, f"DROP USER {account}")
 
 
-def test_trap_20_the_server_is_recognised(server: Server, stream: Stream) -> None:
+def test_the_server_is_recognised(server: Server, stream: Stream) -> None:
     facts = server_facts(stream.session)
     assert facts.is_mariadb == (server.flavor == "mariadb")
     assert facts.supported
@@ -411,7 +446,7 @@ def test_trap_20_the_server_is_recognised(server: Server, stream: Stream) -> Non
     assert any("GRANT" in line for line in grants(stream.session))
 
 
-def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(stream: Stream) -> None:
+def test_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(stream: Stream) -> None:
     types = dict(
         stream.rows(
             "SELECT CONCAT(TABLE_NAME, '.', COLUMN_NAME), DATA_TYPE FROM information_schema.COLUMNS "
@@ -429,7 +464,7 @@ def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(s
     assert topics.get_topic(stream.session, "oRDERS") is None
 
 
-def test_trap_20_no_table_needs_what_only_one_server_has(stream: Stream) -> None:
+def test_no_table_needs_what_only_one_server_has(stream: Stream) -> None:
     rows = stream.rows("SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()")
     assert {engine for _, engine in rows} == {"InnoDB"}
     for table in ("TRIGGERS", "ROUTINES"):
@@ -474,9 +509,14 @@ def test_tables_of_the_version_before_are_upgraded_under_running_processes(
     identity = stream_id(stream.session)
     added = tmp_path / "0999_note.sql"
     added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL;\n")
-    old = schema._migrations()
+    old = schema.migrations
     with monkeypatch.context() as newer:
-        newer.setattr(schema, "_migrations", lambda: {**old, 999: added})
+        for module in (schema, tables):
+            newer.setattr(
+                module,
+                "migrations",
+                lambda package=tables.CORE: old(package) | ({999: added} if package == tables.CORE else {}),
+            )
         with pytest.raises(SchemaMissing, match="run `ems migrate`"):
             check_version(stream.session)
         assert migrate(stream.session) == [999]

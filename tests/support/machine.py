@@ -2,7 +2,8 @@
 
 While more tasks want to run than there are processors, each gets a share of one, and this clock goes slower by that
 share. On a quiet machine it goes as any other. A deadline or a bound by it is as strict as ever for the code, and does
-not tell of what else the machine does.
+not tell of what else the machine does. While the whole machine stalls (a virtual one whose host has no time for it), the
+clock stands still: nobody's deadline passes then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SAMPLE_S = 0.05
+_GAP_S = 1.0  # between two samples; in a longer one, what this process has not computed was a stall of the machine
 _LEAST = 0.05  # so that a test that hangs comes to its end
 
 
@@ -33,24 +35,35 @@ class MachineClock:
     Args:
         now: seconds of any other clock.
         share: see :func:`share`.
+        computed: seconds of processors that this process has used.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, share: Callable[[], float] = share) -> None:
-        self._now, self._share = now, share
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        share: Callable[[], float] = share,
+        computed: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._now, self._share, self._computed = now, share, computed
         self._mutex = threading.Lock()
         self._moments = [now()]
         self._sums = [self._moments[0]]
-        self._last = share()
+        self._last, self._computed_s = share(), computed()
 
     def sample(self) -> float:
         """Look at the machine; returns the time until now."""
         with self._mutex:
             now, found = self._now(), self._share()
-            spent = (now - self._moments[-1]) * (self._last + found) / 2
+            spent = self._passed(now - self._moments[-1]) * (self._last + found) / 2
             self._moments.append(now)
             self._sums.append(self._sums[-1] + spent)
             self._last = found
             return self._sums[-1]
+
+    def _passed(self, gap_s: float) -> float:
+        """Return the seconds since the last sample, without those for which the machine stood still."""
+        before, self._computed_s = self._computed_s, self._computed()
+        return gap_s if gap_s <= _GAP_S else min(gap_s, _SAMPLE_S + self._computed_s - before)
 
     def at(self, moment: float) -> float:
         """The time at a moment of the other clock; before the first sample both are the same."""
@@ -75,6 +88,15 @@ def machine_s(moment: float | None = None) -> float:
         _clock = MachineClock()
         threading.Thread(target=_keep_sampling, args=(_clock,), name="machine-clock", daemon=True).start()
     return _clock.sample() if moment is None else _clock.at(moment)
+
+
+def _forget() -> None:
+    """In a forked child, where nobody samples, the next question makes a clock."""
+    global _clock
+    _clock = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _keep_sampling(clock: MachineClock) -> None:

@@ -21,12 +21,12 @@ from emsworker.local import LocalDatabase
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims
 from tests.support import rows
 from tests.support.recycling import recycled_database
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 T = TypeVar("T")

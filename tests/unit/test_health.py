@@ -1,14 +1,19 @@
 """The health of a worker: which states of its children count, and what a child finds out about itself."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from emsworker.beat.leader import BeatHealth
 from emsworker.core.errors import AccessDenied
+from emsworker.observe.http import HttpRequest
 from emsworker.worker.child import Child
 from emsworker.worker.child_spec import ChildHealth, ChildSpec
 from emsworker.worker.health import ChildState, ChildView, WorkerHealth
+from emsworker.worker.probes import worker_routes
 
 WELL = {ChildState.STARTING, ChildState.WORKING, ChildState.AWAY, ChildState.ENDING}
 
@@ -35,6 +40,33 @@ def test_the_reason_names_every_child() -> None:
     assert not told["ok"] and [child["state"] for child in told["children"]] == ["crashed", "frozen"]
 
 
+def test_a_worker_shows_that_its_beat_fails_and_takes_messages_all_the_same(tmp_path: Path) -> None:
+    led = BeatHealth(
+        alive=True,
+        leading=True,
+        answered=True,
+        silent_s=0.0,
+        turned_s=0.0,
+        locked_s=0.0,
+        runs={},
+        failures={},
+        refusal="no",
+        failing={"relay": "lost"},
+    )
+    for beat in (led, None):
+        routes = worker_routes(lambda: worker(ChildState.WORKING), tmp_path, lambda beat=beat: beat)  # type: ignore[misc]
+        answer = routes["readyz"](HttpRequest((), {}))
+        told = json.loads(answer.body)
+        assert answer.status == 200 and told["ok"] and len(told["children"]) == 1
+        shown = {
+            "ok": False,
+            "reason": "the server refuses the user: no",
+            "leading": True,
+            "failing": {"relay": "lost"},
+        }
+        assert told.get("beat") == (shown if beat else None)
+
+
 def test_a_report_survives_its_way() -> None:
     health = ChildHealth("it hangs", "")
     assert ChildHealth.from_text(health.to_text()) == health
@@ -45,14 +77,14 @@ def child(now: float, *, idle_s: float = 0.0, ran_s: float | None = None, hang: 
     """One whose only thread turned so long ago, and perhaps runs a message since."""
     made = Child(ChildSpec("a", (), (), 1, "", "", "info", -1))
     thread = SimpleNamespace(name="ems-consumer-0", ident=1, turned_at=now - idle_s)
-    completer = SimpleNamespace(
+    claims = SimpleNamespace(
         overdue=lambda since: hang, began_at=lambda ident, now: 0.0 if ran_s is None else now, hanging=set()
     )
     good = {"good": True, **lease}
     poller = SimpleNamespace(looked_at=now - good.pop("looked_s", 0.0), refused_by=good.pop("refused_by", None))
     broker = SimpleNamespace(database=SimpleNamespace(full=good.pop("full", "")))
     lease = SimpleNamespace(refused_by=None, **good)
-    context: Any = SimpleNamespace(completer=completer, lease=lease, poller=poller, broker=broker)
+    context: Any = SimpleNamespace(claims=claims, lease=lease, poller=poller, broker=broker)
     made._consumers, made._context, made._poll_max_s = [thread], context, 1.0  # type: ignore[list-item]
     return made
 

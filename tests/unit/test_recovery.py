@@ -37,7 +37,7 @@ def lost(isolation: Isolation = Isolation.NONE, source: ClaimSource = ClaimSourc
         (lost(Isolation.FEW, orphaned=False), Verdict(Outcome.TIMEOUT, True, Isolation.FEW)),
     ],
 )
-def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) -> None:
+def test_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) -> None:
     assert judge(case, up_s=1e6, lease_s=15) == verdict
 
 

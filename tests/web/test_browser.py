@@ -144,6 +144,26 @@ def test_the_axis_shows_the_widest_duration(browser: webdriver.Chrome, site: str
         assert browser.execute_script(f"{script} return one.getBBox().x", text) >= 0, text
 
 
+def test_the_menu_of_a_phone_is_one_line_until_it_is_opened(browser: webdriver.Chrome, site: str) -> None:
+    def shown() -> tuple[bool, bool]:
+        menu, link = browser.find_element(By.CSS_SELECTOR, ".menu"), browser.find_element(By.CSS_SELECTOR, ".side a")
+        return menu.is_displayed(), link.is_displayed()
+
+    set_width(browser, 1280)
+    browser.get(site)
+    assert shown() == (False, True)
+    set_width(browser, 390)
+    browser.get(site)
+    assert shown() == (True, False)
+    menu = browser.find_element(By.CSS_SELECTOR, ".menu")
+    assert menu.size["height"] < 40
+    menu.find_element(By.TAG_NAME, "summary").click()
+    assert shown() == (True, True) and browser.execute_script(_CUT) == []
+    browser.find_element(By.LINK_TEXT, "Groups").click()
+    _wait(lambda: browser.current_url == f"{site}/groups")
+    assert shown() == (True, False)
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_numbers_are_on_one_line_and_a_filter_leaves_room_for_its_rows(
     browser: webdriver.Chrome, site: str, width: int

@@ -27,6 +27,8 @@ from tests.web.conftest import Visiting
 _MOST_BYTES = 300_000
 _MOST_ROWS = 6_000 + 5 * TOPICS  # clients, schedules, alarms that fire and readers are read whole
 _MOST_S = 2.0
+_MOST_STATEMENTS = 900  # the check tries the privileges of all roles
+_QUICK = {"dead list --by topic": 12, "top --once": 6}  # rows that are read for each topic
 # Beside that: names that a text is compared with, topics in which an id is looked up, and what the check reads of each.
 _MORE_ROWS = {"q=many": 3 * GROUPS, "id=0": 3 * GROUPS, "/check": 10 * TOPICS}
 
@@ -146,12 +148,19 @@ def test_a_page_of_many_groups_is_bounded(stream: Stream, visit: Visiting, path:
 )
 def test_a_list_of_many_has_a_limit_and_says_so(stream: Stream, command: str, note: str) -> None:
     limit = ["--limit", "100"] if note else []
-    before = rows_read(stream)
-    began = time.perf_counter()
+    before, asked = rows_read(stream), stream.status("Questions")["Questions"]
+    began, began_s = time.perf_counter(), machine_s()
     done = CliRunner().invoke(ems, [*command.split(), *limit], env={"EMS_URL": stream.url})
-    seconds, rows = time.perf_counter() - began, rows_read(stream) - before
+    seconds, rows, machine = time.perf_counter() - began, rows_read(stream) - before, machine_s() - began_s
+    statements = stream.status("Questions")["Questions"] - asked
     lines = done.stdout.count("\n")
-    print(f"\n{command:46} {done.exit_code} {1000 * seconds:8.0f} ms {rows:9} rows {lines:6} lines", end=" ")
+    print(
+        f"\n{command:46} {done.exit_code} {1000 * seconds:8.0f} ms {rows:9} rows {lines:6} lines {statements} statements",
+        end=" ",
+    )
+    assert statements < _MOST_STATEMENTS  # none for each group or topic
+    if command in _QUICK:
+        assert rows <= _QUICK[command] * TOPICS and not (LONG and machine > 0.5), (rows, machine)
     assert done.exit_code in (0, 1) and note in done.stderr, done.output[-2000:]
     assert lines < 120
 

@@ -43,8 +43,8 @@ def stream(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> It
 
 
 def _look(stream: Stream, folder: Path) -> None:
-    """Every command that looks, as an operator would use it."""
-    ems = Ems({"EMS_URL": stream.url}, folder)
+    """Every command that looks, as an operator would use it whose server may answer late."""
+    ems = Ems({"EMS_URL": f"{stream.url}?read_timeout_s=60", "EMS_CONNECT_TIMEOUT_S": "60"}, folder)
     for command in ("check", "topics list", "groups list", "clients", "messages list acts", "dead list"):
         done = ems(*command.split())
         told = command == "check" and done.code == 1 and "max_allowed_packet" in done.out and done.err.startswith("1 ")

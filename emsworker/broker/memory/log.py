@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from emsworker.core.codec import Decoder
 from emsworker.core.ids import uid_text
 from emsworker.core.model import Message, NewMessage, Receipt, Topic
-from emsworker.core.partitioner import numbered
+from emsworker.core.partitioner import partition_number
 
 Now = Callable[[], datetime]
 
@@ -39,7 +39,7 @@ class KeptMessage:
     def read(self, decoder: Decoder, attempt: int) -> Message:
         """Return the message as a handler gets it."""
         new, born_at = self.new, self.due_at.replace(tzinfo=None).isoformat()
-        row = (self.offset, new.uid, new.key, new.tag, new.headers, new.body, born_at)
+        row = (self.offset, *new.columns, born_at)
         return Message(self.topic.name, self.partition, row, decoder, attempt)
 
 
@@ -82,7 +82,7 @@ class Log:
             self._append(heapq.heappop(self._later)[2])
 
     def _append(self, kept: KeptMessage) -> None:
-        kept.partition = numbered(kept.new.level, 0)
+        kept.partition = partition_number(kept.new.level, 0)
         rows = self._partitions.setdefault((kept.topic.id, kept.partition), [])
         rows.append(kept)
         kept.offset = len(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from emsworker.broker.memory.log import Now
-from emsworker.core.model import Begun, Entry
+from emsworker.core.model import Begun, OnceState
 
 
 class MemoryKeys:
@@ -22,7 +22,7 @@ class MemoryKeys:
     def begin(self, key: bytes, ttl_s: float, running_s: float) -> Begun:
         """Begin an effect, unless it is done."""
         until = self._done_until.get(key)
-        return Begun(Entry.DONE if until is not None and self._now() < until else Entry.FIRST, b"")
+        return Begun(OnceState.DONE if until is not None and self._now() < until else OnceState.FIRST, b"")
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
         """Record that the effect has happened."""

@@ -20,8 +20,13 @@ def leave_at_once() -> None:
     """Make stop signals end this process with exit code 0 from now on, and ignore SIGHUP."""
     for number in STOPS:
         signal.signal(number, _leave)
-    signal.signal(signal.SIGHUP, lambda number, frame: None)  # a handler, because children inherit SIG_IGN
+    pass_over_hangups()
     unblock()
+
+
+def pass_over_hangups() -> None:
+    """Ignore SIGHUP, which a terminal sends to all its processes: the supervisor replaces its children in order."""
+    signal.signal(signal.SIGHUP, lambda number, frame: None)  # a handler, because children inherit SIG_IGN
 
 
 def _leave(number: int, frame: object) -> None:
@@ -33,8 +38,8 @@ def _leave(number: int, frame: object) -> None:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Block stop signals around the start of a process that calls :func:`unblock`; they are delivered afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    """Block stop signals and SIGHUP around the start of a process that calls :func:`unblock`; they come afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, signal.SIGHUP))
     try:
         yield
     finally:
@@ -43,7 +48,7 @@ def blocked() -> Iterator[None]:
 
 def unblock() -> None:
     """Deliver the signals sent so far; call it when the handlers of this process are installed."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*STOPS, signal.SIGHUP))
 
 
 def note_helper(pid: int) -> None:

@@ -137,7 +137,7 @@ def fire(session: Session, name: str, grace_s: float) -> int:
         packet.send()
         return len(slots)
 
-    return session.again_on_conflict(lambda: work(session))
+    return session.retry_on_conflict(lambda: work(session))
 
 
 def run_now(session: Session, name: str) -> bytes | None:

@@ -12,7 +12,7 @@ from emsworker.core.process.reconnect import until_connected
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
 from emsworker.store.engine.nodes import nodes_of
-from emsworker.store.engine.session import Session
+from emsworker.store.engine.session import Session, never
 
 T = TypeVar("T")
 
@@ -25,14 +25,22 @@ class Database:
         connect_timeout_s: seconds that one attempt to connect may take.
         call_timeout_s: seconds for which :meth:`call` tries.
         only_reads: any member of a replication group will do.
+        outlasts_refusal: see :class:`Session`.
     """
 
     def __init__(
-        self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0, *, only_reads: bool = False
+        self,
+        url: str,
+        connect_timeout_s: float = 10.0,
+        call_timeout_s: float = 30.0,
+        *,
+        only_reads: bool = False,
+        outlasts_refusal: Callable[[], bool] = never,
     ) -> None:
         self._url = DatabaseUrl.parse(url)
         self._nodes = nodes_of(self._url, connect_timeout_s, only_reads=only_reads)
         self._call_timeout_s = call_timeout_s
+        self._outlasts_refusal = outlasts_refusal
         self._local: Any = threading.local()
 
     @property
@@ -53,7 +61,7 @@ class Database:
 
     def session(self, patient: bool = True, answer_s: float | None = None) -> Session:
         """Create a session for one thread, which the caller closes; for the arguments see :class:`Session`."""
-        return Session(self._url, self._nodes, patient, answer_s)
+        return Session(self._url, self._nodes, patient, answer_s, self._outlasts_refusal)
 
     def thread_session(self) -> Session:
         """The calling thread's own session, kept for its next call."""

@@ -7,7 +7,6 @@ import re
 from pymysql.err import DataError, IntegrityError, MySQLError, NotSupportedError, ProgrammingError
 
 from emsworker.core.errors import (
-    REFUSED,
     AccessDenied,
     AssertionBroken,
     ConfigError,
@@ -53,22 +52,6 @@ _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 # The same, of numbers to which the driver gives no class: no default, out of range, bad text, a table's constraint.
 _AT_FAULT = frozenset({1054, 1064, 1264, 1364, 1366, 1406, 3819, 4025})
-
-
-TROUBLES = (
-    ConnectionLost,
-    Conflict,
-    TransactionGone,
-    Duplicate,
-    AssertionBroken,
-    StatementRefused,
-    *REFUSED,
-)
-"""All that a call of the store may raise because of the server. No loop that runs by itself ends because of these.
-
-Tables, or a database, that are gone are not among them: what comes back is another stream, and a process must look up
-its topics and groups anew.
-"""
 
 
 def code_of(error: BaseException) -> int:
@@ -133,8 +116,8 @@ def translate(error: BaseException, url: DatabaseUrl | None = None) -> BaseExcep
     Args:
         url: the server's address, to name the setting that it comes from.
 
-    No error of the driver is left as it is: a number that is not known here is treated as the trouble of the server,
-    after which nobody knows if the last packet took effect, unless the driver says that the statement is at fault.
+    No error of the driver is left as it is: a number that is not known here counts as a lost connection, so the
+    outcome of the last packet is unknown, unless the driver says that the statement is at fault.
     """
     if isinstance(error, OSError):
         return ConnectionLost(str(error))

@@ -22,8 +22,9 @@ from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, Po
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import add_flush, send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 
 def args_of(claimant: Claimant) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _take(
         fill(session, claimant, claim, results[-1].rows)
         return claim
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def add_bodies(packet: Packet, claimant: Claimant, args: Mapping[str, Any]) -> None:
@@ -246,7 +247,7 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
         packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), args_of(claimant))
         return retries_claimed(claimant, send_fenced(packet))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:

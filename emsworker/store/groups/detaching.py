@@ -46,4 +46,4 @@ def detach(session: Session, progress: Flush, rest: Claim) -> None:
         packet.commit()
         send_fenced(packet)
 
-    session.again_on_conflict(attempt)
+    session.retry_on_conflict(attempt)

@@ -41,7 +41,7 @@ def acquire(
         granted, per_s, tokens, capacity = packet.send()[-1].rows[0]
         return Permit(int(granted), per_s is not None, _wait_s(per_s, tokens, capacity))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 _ACQUIRE = (

@@ -18,8 +18,9 @@ from emsworker.store.groups import blocking
 from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import add_results
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 _NAME = 190  # characters of a task's name or an error's class
 _TASK_PATH = f'$."{TASK_HEADER}"'
 
@@ -39,7 +40,7 @@ def flush(session: Session, progress: Flush) -> None:
         send_fenced(packet)
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except FenceLost:
         # An earlier try may have committed although its answer was lost.
         ends = session.rows(_SQL.get_end, _fence(progress.claim))
@@ -184,7 +185,7 @@ def add_failures(
                 "error": storable(failure.error),
                 "task_path": _TASK_PATH,
             }
-            packet.add(_SQL.bury, where | why)
+            packet.add(_SQL.insert_dead_letter, where | why)
             if not failure.told:
                 add_notice(packet, claim.group_id, claim.partition, failure.offset)
     ended = [f.offset for f in failures if f.retry_in_s is None]
@@ -238,7 +239,7 @@ def give_back(session: Session, progress: Flush, last: int, isolation: Isolation
         send_fenced(packet)
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except FenceLost:
         # An earlier try may have committed although its answer was lost: returning the rest again would duplicate it.
         ends = session.rows(_SQL.get_end, _fence(claim))

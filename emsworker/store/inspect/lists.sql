@@ -89,6 +89,13 @@ GROUP BY group_id
 SELECT group_id, task, error_type, MAX(dead_at) FROM ems_dead FORCE INDEX (class) WHERE dead_at >= %(since)s AND dead_at <= %(until)s
 GROUP BY group_id, task, error_type
 
+-- name: count_classes_of_many
+-- The dead letters of each class of many groups within a time, with names: a range of the index for each group.
+SELECT STRAIGHT_JOIN t.name, g.name, d.task, d.error_type, d.letters, d.latest FROM (
+  SELECT group_id, task, error_type, COUNT(*) AS letters, MAX(dead_at) AS latest FROM ems_dead FORCE INDEX (class)
+  WHERE group_id IN %(group_ids)s AND dead_at >= %(since)s AND dead_at <= %(until)s GROUP BY group_id, task, error_type
+) d JOIN ems_group g FORCE INDEX (PRIMARY) ON g.id = d.group_id JOIN ems_topic t FORCE INDEX (PRIMARY) ON t.id = g.topic_id
+
 -- name: next_class
 -- The first class of a group's dead letters after another one: one dive into the index.
 SELECT group_id, task, error_type FROM ems_dead FORCE INDEX (class)

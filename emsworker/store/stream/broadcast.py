@@ -19,9 +19,10 @@ from emsworker.core.selection.filters import Filter
 from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_topic
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 
 @dataclass(frozen=True)
