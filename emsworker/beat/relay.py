@@ -9,7 +9,7 @@ from emsworker.core.errors import AssertionBroken
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.publish.intake import ingest
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.store.stream import outbox
 
 log = logging.getLogger(__name__)

@@ -34,9 +34,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import repr_of
 from emsworker.core.extension import Extension, extensions, load
 from emsworker.core.servers import MAIN
-from emsworker.store import Session
-from emsworker.store.engine.schema import extension_versions
-from emsworker.store.engine.tables import has_tables
+from emsworker.store import Session, extension_versions, has_tables
 
 Service = Callable[[Session, Settings], float]
 _LOOK_S = 30.0

@@ -24,8 +24,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.work import AvailableWork
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.session import Session
+from emsworker.store import Database, Session
 from emsworker.store.groups.claims import find_work
 from emsworker.store.stream.messages import close_hole
 

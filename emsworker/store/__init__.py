@@ -11,6 +11,7 @@ from emsworker.store.engine.schema import (
     check_version,
     create_database,
     drop_database,
+    extension_versions,
     migrate,
     server_facts,
     server_now,
@@ -18,6 +19,7 @@ from emsworker.store.engine.schema import (
     stream_id,
 )
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.tables import has_tables
 
 __all__ = [
     "Database",
@@ -28,7 +30,9 @@ __all__ = [
     "check_version",
     "create_database",
     "drop_database",
+    "extension_versions",
     "has_privileges",
+    "has_tables",
     "migrate",
     "missing_privileges",
     "replica_lag",

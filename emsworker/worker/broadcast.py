@@ -36,7 +36,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import best_effort
 from emsworker.core.process.reconnect import until_connected
 from emsworker.core.process.runnable import Runnable
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.tasks.broadcast import BroadcastRoute
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from emsworker.core.errors import EmsError, StoreError
 from emsworker.core.process.address import name_server
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
-from emsworker.store import topics
-from emsworker.store.engine.database import Database
+from emsworker.store import Database, topics
 
 log = logging.getLogger(__name__)
 

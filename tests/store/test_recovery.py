@@ -309,7 +309,7 @@ def test_a_dead_letter_of_the_beat_reaches_the_hooks_of_one_process(stream: Stre
 
     for _ in range(2):  # the second process finds nothing
         app = stream.app()
-        notices = DeadNotices(app.stream.database, {group.id: ("t", "g")}, (on_dead,), Decoder(), 0.0, print)
+        notices = DeadNotices(app.stream.channel(), {group.id: ("t", "g")}, (on_dead,), Decoder(), 0.0, print)
         notices.step()
         notices.shut_down()
     expected = ("t", "slow", [[], {}], "g", TimeLimitExceeded, "ran past the timeout", "used up its 1 attempt")

@@ -206,11 +206,13 @@ class MemoryBroker:
         kept = self.log.find(parse_uid(message_id), topic)
         if kept is None:
             raise unknown_message([topic] if topic else [], message_id)
-        if not (kept.cancelled or self._waits(kept)):
+        if kept.cancelled:
+            return True
+        if not self._waits(kept):
             return False
         self.log.cancel(kept)
         for state in self._groups_of(kept.topic):
-            state.retries.pop((kept.partition, kept.offset), None)
+            state.cancel(kept, self.now())
         return True
 
     def results(self, topics: Sequence[str], group: str | None) -> MemoryResults:

@@ -7,7 +7,6 @@ message that waited behind one of these keys is due.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -47,7 +46,8 @@ class Ending:
         for offset, key in flush.blocked:
             self._block(claim, offset, key)
         keys = [retry.key for retry in retries if retry is not None] + [key for _, key in flush.blocked]
-        self._promote(claim.partition, keys)
+        for key in dict.fromkeys(keys):
+            self.state.promote(claim.partition, key, self.now)
 
     def give_back(self, flush: Flush, last: int, isolation: Isolation) -> None:
         """Write progress down, keep the claim only up to ``last``, and return the rest with no attempt charged."""
@@ -80,10 +80,8 @@ class Ending:
         """Record a failure; return whether the message has ended."""
         place = flush.claim.partition, failure.offset
         kept = self.log.at(flush.topic_id, *place)
-        if kept.cancelled:
-            return True
         if failure.retry_in_s is None:
-            if failure.dead is not None:
+            if failure.dead is not None and not kept.cancelled:
                 self.dead.append((kept, failure))
             return True
         key = kept.new.key if flush.claim.order is Order.KEY else None
@@ -102,14 +100,6 @@ class Ending:
             self.state.retries[place].claim_id = None
         else:
             self.state.retries[place] = WaitingRetry(0, self.now if key is None else None, key)
-
-    def _promote(self, partition: int, keys: Sequence[bytes | None]) -> None:
-        """Make the first waiting message of each of these keys due, unless it has a due time of its own."""
-        for key in {key for key in keys if key is not None}:
-            behind = [one for one in self.state.waiting_in(partition) if self.state.retries[partition, one].key == key]
-            if behind:
-                first = self.state.retries[partition, behind[0]]
-                first.due_at = first.due_at or self.now
 
     def _cut(self, held: HeldClaim, claim: Claim, last: int, isolation: Isolation) -> None:
         """Take what lies above ``last`` out of a claim."""

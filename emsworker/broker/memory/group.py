@@ -87,6 +87,21 @@ class GroupState:
         """Return the offsets of a partition that have a retry, in order."""
         return sorted(offset for number, offset in self.retries if number == partition)
 
+    def cancel(self, kept: KeptMessage, now: datetime) -> None:
+        """Let a message that is cancelled wait no longer, unless it runs; what waits behind it for its key is next."""
+        place = kept.partition, kept.offset
+        if place in self.retries and self.retries[place].claim_id is None:
+            del self.retries[place]
+        if self.group.order is Order.KEY:
+            self.promote(kept.partition, kept.new.key, now)
+
+    def promote(self, partition: int, key: bytes | None, now: datetime) -> None:
+        """Make the first waiting message of a key due, unless it has a due time of its own."""
+        behind = [offset for offset in self.waiting_in(partition) if self.retries[partition, offset].key == key]
+        if key is not None and behind:
+            first = self.retries[partition, behind[0]]
+            first.due_at = first.due_at or now
+
     def is_owned(self, partition: int) -> bool:
         """Return whether a client works on a partition; what runs beside the stream does not count."""
         held = (held for (number, _), held in self.claims.items() if number == partition)

@@ -152,7 +152,10 @@ class Taking:
         for offset, retry in retries.items():
             retry.claim_id = claim.claim_id
             kept = self.log.at(self.claimant.topic.id, partition, offset)
-            claim.messages.append(kept.read(self.claimant.decoder, retry.attempt + 1))
+            if kept.cancelled:
+                claim.gone.append((offset, retry.attempt + 1))
+            else:
+                claim.messages.append(kept.read(self.claimant.decoder, retry.attempt + 1))
             claim.keys[offset] = retry.key
         return claim
 
