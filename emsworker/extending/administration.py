@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from emsworker.admin.group_states import GroupState as GroupState
     from emsworker.admin.group_states import GroupStatus as GroupStatus
     from emsworker.admin.lists import MessageOutline as MessageOutline
+    from emsworker.admin.message_states import list_states as list_states
+    from emsworker.admin.messages import BEGINNING_BYTES as BEGINNING_BYTES
     from emsworker.admin.monitoring import ClientView as ClientView
     from emsworker.admin.monitoring import GroupLag as GroupLag
     from emsworker.admin.monitoring import GroupTrace as GroupTrace
@@ -54,6 +56,8 @@ __getattr__ = lazy_names(
         "emsworker.admin.dead": "DeadFilter",
         "emsworker.admin.group_states": "GroupState GroupStatus",
         "emsworker.admin.lists": "MessageOutline",
+        "emsworker.admin.message_states": "list_states",
+        "emsworker.admin.messages": "BEGINNING_BYTES",
         "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
         "emsworker.admin.operators": "check_operator",
         "emsworker.admin.paging": "encode_token",

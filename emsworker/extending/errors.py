@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import LeaseLost as LeaseLost
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
+    from emsworker.core.errors import NotInHand as NotInHand
     from emsworker.core.errors import Problem as Problem
     from emsworker.core.errors import PublishTimeout as PublishTimeout
     from emsworker.core.errors import SchemaMissing as SchemaMissing
@@ -44,9 +45,9 @@ __getattr__ = lazy_names(
     {
         "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
         "ConnectionLost DecodeError Duplicate EmsError ExtraMissing FenceLost "
-        "InvalidName LeaseLost MessageTooLarge Problem PublishTimeout REFUSED "
-        "SchemaMissing SoftTimeLimitExceeded StoreError StoreUnavailable TlsError "
-        "TopicDeleted TopicRuleError UnknownGroup UnknownMessage UnknownTopic "
-        "error_line is_known repr_of text_of",
+        "InvalidName LeaseLost MessageTooLarge NotInHand Problem PublishTimeout "
+        "REFUSED SchemaMissing SoftTimeLimitExceeded StoreError StoreUnavailable "
+        "TlsError TopicDeleted TopicRuleError UnknownGroup UnknownMessage "
+        "UnknownTopic error_line is_known repr_of text_of",
     },
 )

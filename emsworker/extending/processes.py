@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from emsworker.core.process.role import claim_role as claim_role
     from emsworker.core.process.runnable import Runnable as Runnable
     from emsworker.core.process.runnable import Trouble as Trouble
+    from emsworker.core.process.wake import Wake as Wake
 
 __getattr__ = lazy_names(
     __name__,
@@ -33,5 +34,6 @@ __getattr__ = lazy_names(
         "emsworker.core.process.reconnect": "until_connected",
         "emsworker.core.process.role": "claim_role",
         "emsworker.core.process.runnable": "Runnable Trouble",
+        "emsworker.core.process.wake": "Wake",
     },
 )

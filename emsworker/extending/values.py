@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from emsworker.core.offsets import OffsetRange as OffsetRange
     from emsworker.core.partitioner import MAX_PARTITIONS as MAX_PARTITIONS
     from emsworker.core.partitioner import level_of as level_of
+    from emsworker.core.preview import PreviewDecoder as PreviewDecoder
     from emsworker.core.priority import level_below as level_below
     from emsworker.core.priority import level_for as level_for
     from emsworker.core.priority import levels_of as levels_of
@@ -85,6 +86,7 @@ __getattr__ = lazy_names(
         "Topic TopicKind priority_header priority_of",
         "emsworker.core.offsets": "OffsetRange",
         "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
+        "emsworker.core.preview": "PreviewDecoder",
         "emsworker.core.priority": "level_below level_for levels_of",
         "emsworker.core.selection.filters": "EVERYTHING Filter",
         "emsworker.core.selection.parser": "parse_time",

@@ -9,16 +9,17 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from emsworker.admin import Selection, StoredMessage, parse_place
-from emsworker.admin.lists import MessageOutline
-from emsworker.admin.message_states import list_states
-from emsworker.admin.messages import BEGINNING_BYTES
-from emsworker.admin.paging import encode_token
-from emsworker.core.codec import COMPRESSION
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName
-from emsworker.core.ids import parse_uid
-from emsworker.core.model import TASK_HEADER
-from emsworker.core.preview import PreviewDecoder
+from emsworker.extending.administration import (
+    BEGINNING_BYTES,
+    MessageOutline,
+    Selection,
+    StoredMessage,
+    encode_token,
+    list_states,
+    parse_place,
+)
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName
+from emsworker.extending.values import COMPRESSION, TASK_HEADER, PreviewDecoder, parse_uid
 from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
 from emsworker.web.texts import preview

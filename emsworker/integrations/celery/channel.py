@@ -19,12 +19,11 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport.base import Message as Delivered
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 
-from emsworker.consume.claiming import ReadGroup
-from emsworker.consume.pull import PullConsumer
-from emsworker.core.errors import EmsError, NotInHand, TopicDeleted
-from emsworker.core.model import Message as StreamMessage
-from emsworker.core.process import forks
+from emsworker.extending.consuming import PullConsumer, ReadGroup
+from emsworker.extending.errors import EmsError, NotInHand, TopicDeleted
+from emsworker.extending.processes import forks
 from emsworker.extending.stream import backlog, topics
+from emsworker.extending.values import Message as StreamMessage
 from emsworker.integrations.celery.failures import Requeued
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder

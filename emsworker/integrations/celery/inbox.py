@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from emsworker.core.process import forks
-from emsworker.core.process.wake import Wake
+from emsworker.extending.processes import Wake, forks
 
 
 @dataclass(eq=False)

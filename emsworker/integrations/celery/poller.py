@@ -7,9 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.wake import Wake
+from emsworker.extending.processes import Wake, forks, ticks
 
 _POLL_MIN_S, _POLL_MAX_S = 0.003, 0.2
 _SHARE = 0.1  # of the time without news: what waiting longer adds to it at most
