@@ -14,8 +14,9 @@ from bench import report
 from bench.spark import raw
 from bench.spark.figure import Figure, table
 from bench.stage import DEFAULT, NotRight, Servers, Stage
-from emsworker import Ems, read_arrow, read_pandas, scan_polars
+from emsworker import Ems
 from emsworker.admin import Admin
+from emsworker.arrow import read_arrow, read_pandas, scan_polars
 from emsworker.core.errors import EmsError
 from emsworker.local import ServerFailed, ServerMissing
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from emsworker.core.extension import extensions
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis, ServerMissing
@@ -126,7 +127,7 @@ class Servers:
         folder.mkdir()
         try:
             with Database(url).session() as session:
-                migrate(session)
+                migrate(session, extensions().values())
             yield Stage(url, self.redis.url if redis and self.redis is not None else None, folder, size)
         finally:
             self._run(f"DROP DATABASE `{name}`")

@@ -6,28 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import (
+from emsworker.console.completing import complete_groups, complete_topics
+from emsworker.console.dialogue import as_far_as_allowed, delete_named, first_of
+from emsworker.console.options import (
     DURATION,
-    as_far_as_allowed,
     common_options,
-    delete_named,
     duration_option,
-    first_of,
     most_option,
-    open_stream,
     read_duration,
     stream_options,
     yes_option,
 )
-from .completing import complete_groups, complete_topics
-from .output import print_done, print_record, print_rows
+from emsworker.console.output import print_done, print_record, print_rows
+from emsworker.console.streams import open_stream
+
 from .settings import changes_of
 
 if TYPE_CHECKING:
     from emsworker.admin.alarms import Watched
+    from emsworker.console.streams import OpenStream
     from emsworker.core.alarms import Rule, Silence
-
-    from .common import OpenStream
 
 
 @click.group()

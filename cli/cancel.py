@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from .common import common_options, open_stream
-from .completing import complete_topics
-from .output import print_record
+from emsworker.console.completing import complete_topics
+from emsworker.console.options import common_options
+from emsworker.console.output import print_record
+from emsworker.console.streams import open_stream
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from .common import stream_options
+from emsworker.console.options import stream_options
 
 
 @click.command()

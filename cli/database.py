@@ -4,45 +4,60 @@ from __future__ import annotations
 
 import click
 
+from emsworker.console.options import common_options
+from emsworker.console.output import print_done, print_rows
+from emsworker.console.streams import given_addresses, open_stream, stream_of
 from emsworker.core.counted import counted
-
-from .common import common_options, given_addresses, open_stream, stream_of
-from .output import print_done, print_rows
 
 
 @click.command()
+@click.option(
+    "--with",
+    "names",
+    metavar="EXTENSION",
+    multiple=True,
+    help="Create the tables of this extension too, such as celery; repeatable. Existing ones are brought up to date.",
+)
 @common_options
-def migrate(as_json: bool) -> None:
+def migrate(names: tuple[str, ...], as_json: bool) -> None:
     """Create the tables of EMS, or bring them up to date.
 
     Harmless when repeated, and when two do it at once. Tables that were dropped are put back empty, unless they hold
     the stream itself; a table of somebody else that has the name of one of EMS is refused by name. The database itself
     must exist; the user needs CREATE, ALTER and INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
     """
-    from emsworker.store.engine.schema import current_version, put_back
+    from emsworker.core.extension import extension
+    from emsworker.store.engine.schema import current_version, extension_versions, put_back
     from emsworker.store.engine.schema import migrate as apply
 
+    more = [extension(name) for name in names]
     database = open_stream().database(check_schema=False)
-    applied = database.call(apply)
+    before = database.call(extension_versions)
+    applied = database.call(lambda session: apply(session, more))
     restored = database.call(put_back)
     version = database.call(current_version)
+    found = database.call(extension_versions)
     if restored:
         sentence = (
             f"Put back, empty: {', '.join(restored)}; what they held is lost. The tables are of version {version}."
         )
     elif applied:
         sentence = f"The tables are of version {version} now (applied: {', '.join(map(str, applied))})."
-    else:
+    elif found == before:
         sentence = f"The tables are of version {version} already; nothing to do."
-    print_done({"applied": applied, "restored": restored, "version": version}, sentence, as_json)
+    else:
+        sentence = f"The tables are of version {version} already."
+    for name in sorted(found.keys()):
+        if found[name] != before.get(name):
+            sentence += f" Those of {name} are of version {found[name]} now."
+    report = {"applied": applied, "restored": restored, "version": version, "extensions": found}
+    print_done(report, sentence, as_json)
 
 
 @click.command()
 @click.option(
     "--role",
-    type=click.Choice(
-        ["publisher", "producer", "worker", "beat", "celery", "viewer", "reader", "operator", "sink", "admin"]
-    ),
+    metavar="ROLE",
     help="Whose privileges the user must have, see `ems grants`; by default those of any one role.",
 )
 @common_options

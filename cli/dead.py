@@ -8,22 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.core.counted import counted
-
-from .common import (
+from emsworker.console.completing import complete_dead_tasks, complete_errors, complete_groups, complete_topics
+from emsworker.console.dialogue import confirm, progress
+from emsworker.console.options import (
     COUNT,
     common_options,
-    confirm,
-    open_stream,
-    progress,
     raw_option,
     read_moment,
     stream_options,
     together,
     yes_option,
 )
-from .completing import complete_dead_tasks, complete_errors, complete_groups, complete_topics
-from .output import cut_body, print_body, print_done, print_gap, print_json, print_record, print_rows, text_of
+from emsworker.console.output import (
+    cut_body,
+    print_body,
+    print_done,
+    print_gap,
+    print_json,
+    print_record,
+    print_rows,
+    text_of,
+)
+from emsworker.console.streams import open_stream
+from emsworker.core.counted import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +38,7 @@ if TYPE_CHECKING:
 
     from emsworker.admin import DeadLetter, DeadLetters, DeadRef
     from emsworker.admin.dead import DeadEntry, DeadFilter
-
-    from .common import OpenStream
+    from emsworker.console.streams import OpenStream
 
 _PAGE = 10_000
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from .collecting import COLLECTED, Collected, Said
-from .common import CommandFailure
-from .context_keys import SERVER
-from .output import print_json, print_record, print_rows
+from emsworker.console.collecting import COLLECTED, Collected, Said
+from emsworker.console.context_keys import SERVER
+from emsworker.console.failures import CommandFailure
+from emsworker.console.output import print_json, print_record, print_rows
 
 
 def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any]) -> None:

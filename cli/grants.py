@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import click
 
-from emsworker.store.engine.grants import ALLOWANCES, ROLES
+from emsworker.console.options import common_options
+from emsworker.console.output import print_json
+from emsworker.console.streams import open_main
+from emsworker.core.extension import extensions
+from emsworker.store.engine.grants import Grants
 
-from .common import common_options, open_main
-from .output import print_json
+_GRANTS = Grants(extensions().values())
 
 
 @click.command()
-@click.argument("role", type=click.Choice(ROLES))
+@click.argument("role", type=click.Choice(_GRANTS.roles))
 @click.option("--user", "account", required=True, metavar="USER@HOST", help="The user, who must exist.")
 @click.option("--database", metavar="NAME", help="The stream's database; that of --url or EMS_URL.")
-@click.option("--allow", multiple=True, type=click.Choice(ALLOWANCES), help="Permit this as well; repeatable.")
+@click.option("--allow", multiple=True, type=click.Choice(_GRANTS.allowances), help="Permit this as well; repeatable.")
+@click.option(
+    "--with",
+    "names",
+    metavar="EXTENSION",
+    multiple=True,
+    help="Include what the role needs on the tables of this extension, such as celery; repeatable.",
+)
 @click.option("--group-replication", "in_group", is_flag=True, help="The servers are members of a replication group.")
 @common_options
 def grants(
-    role: str, account: str, database: str | None, allow: tuple[str, ...], in_group: bool, as_json: bool
+    role: str,
+    account: str,
+    database: str | None,
+    allow: tuple[str, ...],
+    names: tuple[str, ...],
+    in_group: bool,
+    as_json: bool,
 ) -> None:
     """Print the GRANT statements that ROLE needs, and no more; nothing is changed.
 
@@ -26,11 +42,13 @@ def grants(
     does a worker that is allowed to; a reader looks, and reads with Spark; a sink writes with Spark; an admin does the
     rest. Topics and groups are created by an admin, unless a role is allowed to auto-create them.
     """
+    from emsworker.core.extension import extension
     from emsworker.core.url import DatabaseUrl
-    from emsworker.store.engine.grants import statements
+    from emsworker.store.engine.grants import bringing
 
+    used = {one.name: one for one in (*bringing(role), *map(extension, names))}
     name = database or DatabaseUrl.parse(open_main().url).database
-    needed = statements(role, name, account, allow, in_group=in_group)
+    needed = Grants(used.values()).statements(role, name, account, allow, in_group=in_group)
     if as_json:
         print_json(needed)
     for statement in () if as_json else needed:

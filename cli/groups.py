@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.core.counted import counted
-from emsworker.core.model import Group
-
-from .common import (
+from emsworker.console.completing import complete_groups, complete_topics
+from emsworker.console.dialogue import confirm, first_of, progress, say_age, say_more
+from emsworker.console.options import (
     NONE_OR_MORE,
     PARTITION,
     common_options,
-    confirm,
     duration_option,
     exact_option,
-    first_of,
     most_option,
-    open_stream,
-    progress,
     read_headers,
-    say_age,
-    say_more,
     stream_options,
     together,
     yes_option,
 )
-from .completing import complete_groups, complete_topics
+from emsworker.console.output import print_done, print_record, print_rows
+from emsworker.console.streams import open_stream
+from emsworker.core.counted import counted
+from emsworker.core.model import Group
+
 from .limits import limit
-from .output import print_done, print_record, print_rows
 from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
 from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
 

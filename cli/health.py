@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from .common import CommandFailure, duration_option, json_option
-from .output import print_json
+from emsworker.console.failures import CommandFailure
+from emsworker.console.options import duration_option, json_option
+from emsworker.console.output import print_json
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _PORT = 9000

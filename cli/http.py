@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import CommandFailure
+from emsworker.console.failures import CommandFailure
 
 if TYPE_CHECKING:
     from emsworker.observe.http import HttpServer, Route

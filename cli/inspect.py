@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.console.completing import complete_topics
+from emsworker.console.dialogue import as_far_as_allowed, first_of
+from emsworker.console.options import common_options, most_option
+from emsworker.console.output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
+from emsworker.console.streams import open_stream
 from emsworker.core.counted import counted
 from emsworker.core.errors import error_line
 from emsworker.core.times import utc
-
-from .common import as_far_as_allowed, common_options, first_of, most_option, open_stream
-from .completing import complete_topics
-from .output import print_gap, print_json, print_record, print_rows, shown_priority, text_of
 
 if TYPE_CHECKING:
     from emsworker.admin.lists import Delayed

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from .common import common_options, open_stream
-from .completing import complete_groups, complete_topics
-from .output import print_record
+from emsworker.console.completing import complete_groups, complete_topics
+from emsworker.console.options import common_options
+from emsworker.console.output import print_record
+from emsworker.console.streams import open_stream
 
 
 @click.command()

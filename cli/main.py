@@ -9,20 +9,21 @@ import select
 import sys
 import traceback
 from collections.abc import Mapping
-from importlib import import_module
 from io import TextIOWrapper
 from typing import IO, Any
 
 import click
 
 from emsworker import __version__
+from emsworker.console.context_keys import TRACEBACK
+from emsworker.console.failures import CommandFailure, EachServer, WrongUsage
+from emsworker.console.options import stream_options
+from emsworker.core.extension import Command, extensions, load
 
-from .common import CommandFailure, EachServer, WrongUsage, stream_options
-from .context_keys import TRACEBACK
 from .fan_out import for_each
 
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
-_COMMANDS = {
+_OWN = {
     "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
     "beat": ("worker", "Run the beat alone: background maintenance."),
     "health": ("health", "Ask a worker that runs with --http for its health."),
@@ -43,43 +44,44 @@ _COMMANDS = {
     "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
     "alarms": ("alarms", "Create, list, test, silence and delete the rules of alarms."),
     "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
-    "web": ("web", "Run the dashboard, a web site."),
-    "audit": ("web", "List what people changed by the dashboard, or cancelled, the latest first."),
+    "audit": ("audit", "List what people changed by the dashboard, or cancelled, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
-    "pipeline": ("pipeline", "Run a job of the data pipeline: reports, archive, restore and others."),
-    "chaos": ("chaos", "Break workers on purpose, and check that nothing was lost."),
-    "local": ("local", "Run a private MySQL and Redis for development."),
     "completion": ("completion", "Print the shell's completion script for ems."),
 }
+_COMMANDS = {name: Command(f"emsworker.cli.{module}:{name}", text) for name, (module, text) in _OWN.items()}
 
 
 class LazyGroup(click.Group):
     """Imports a command's module when the command is run.
 
     Args:
-        commands: name -> module in this package, and short help.
+        own: the commands of the core by name, whose modules are in this package. Those of extensions follow.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, own: Mapping[str, Command], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy = lazy
+        self._own = own
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order of the table above: what one needs first comes first."""
-        return list(self._lazy)
+        return list(self._all())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command."""
-        if cmd_name not in self._lazy:
+        found = self._own.get(cmd_name) or self._all().get(cmd_name)  # most need not look for extensions
+        if found is None:
             return None
-        module = import_module(f".{self._lazy[cmd_name][0]}", __package__)
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = load(found.target)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands from the table, without importing any."""
+        """The list of commands from the declarations, without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._lazy.items()])
+            formatter.write_dl([(name, one.help) for name, one in self._all().items()])
+
+    def _all(self) -> Mapping[str, Command]:
+        theirs = {name: command for one in extensions().values() for name, command in one.commands.items()}
+        return {**self._own, **{name: command for name, command in theirs.items() if name not in self._own}}
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the arguments, which prints the help page if they ask for it."""
@@ -144,10 +146,16 @@ def _has_no_reader(stream: IO[str]) -> bool:
 
 
 def _failure(error: Exception) -> CommandFailure:
-    from emsworker.core.errors import AccessDenied, AppNotFound, ConfigError, EmsError, InvalidName
+    from emsworker.core.errors import (
+        AccessDenied,
+        AppNotFound,
+        ConfigError,
+        Conflict,
+        ConnectionLost,
+        EmsError,
+        InvalidName,
+    )
     from emsworker.core.url import redact
-    from emsworker.local.errors import ServerFailed, ServerMissing, StatementFailed
-    from emsworker.store.engine.errors import Conflict, ConnectionLost
 
     if isinstance(error, ConfigError):
         return WrongUsage([str(problem) for problem in error.problems])
@@ -156,7 +164,7 @@ def _failure(error: Exception) -> CommandFailure:
         return WrongUsage([text])
     if isinstance(error, AccessDenied):
         return CommandFailure([text + _roles_for(text)])
-    if isinstance(error, (EmsError, ServerFailed, ServerMissing, StatementFailed, ConnectionLost, Conflict)):
+    if isinstance(error, (EmsError, ConnectionLost, Conflict)):
         return CommandFailure([text])
     return CommandFailure([f"{type(error).__name__}: {text} (--traceback shows where)"])
 
@@ -166,16 +174,16 @@ _DENIED = re.compile(r"(\w+) command denied to user \S+ for (?:column '(\w+)' in
 
 def _roles_for(text: str) -> str:
     """Return which roles have the privilege that the server's refusal names, as the end of a sentence."""
-    from emsworker.store.engine.grants import roles_with
+    from emsworker.store.engine.grants import Grants
 
     match = _DENIED.search(text)
-    roles = roles_with(match[1], match[3], match[2]) if match else []
+    roles = Grants(extensions().values()).roles_with(match[1], match[3], match[2]) if match else []
     return f"; the roles that have this privilege: {', '.join(roles)}" if roles else ""
 
 
 @click.command(
     cls=LazyGroup,
-    lazy=_COMMANDS,
+    own=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="The stream is where EMS_URL or --url points; without them, the local stream that `ems local start` runs. "
     "Every setting can be given as EMS_<NAME>.",

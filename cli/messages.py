@@ -6,11 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.console.completing import complete_groups, complete_topics
+from emsworker.console.dialogue import progress
+from emsworker.console.options import COUNT, OFFSETS, common_options, raw_option, stream_options
+from emsworker.console.output import (
+    cut_body,
+    print_body,
+    print_gap,
+    print_json,
+    print_record,
+    print_rows,
+    shown_priority,
+    text_of,
+)
+from emsworker.console.streams import open_stream
 from emsworker.core.counted import counted
 
-from .common import COUNT, OFFSETS, common_options, open_stream, progress, raw_option, stream_options
-from .completing import complete_groups, complete_topics
-from .output import cut_body, print_body, print_gap, print_json, print_record, print_rows, shown_priority, text_of
 from .selection import read_after, selection_of, selection_options
 
 if TYPE_CHECKING:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
-from .common import json_option, open_databases, stream_options
+from emsworker.console.options import json_option, stream_options
+from emsworker.console.output import print_done
+from emsworker.console.streams import open_databases
+
 from .http import listen, read_address
-from .output import print_done
 
 
 @click.group()

@@ -8,19 +8,11 @@ from typing import Any
 import click
 
 from emsworker.admin.readers import Readers
-
-from .common import (
-    common_options,
-    confirm,
-    duration_option,
-    first_of,
-    most_option,
-    open_stream,
-    stream_options,
-    yes_option,
-)
-from .completing import complete_topics
-from .output import print_record, print_rows
+from emsworker.console.completing import complete_topics
+from emsworker.console.dialogue import confirm, first_of
+from emsworker.console.options import common_options, duration_option, most_option, stream_options, yes_option
+from emsworker.console.output import print_record, print_rows
+from emsworker.console.streams import open_stream
 
 _COLUMNS = ["topic", "reader", "kind", "partition", "next_offset", "lag", "state", "age_s", "held_from", "expires_at"]
 

@@ -6,10 +6,11 @@ from dataclasses import asdict
 
 import click
 
+from emsworker.console.dialogue import as_far_as_allowed, confirm
+from emsworker.console.options import common_options, stream_options, yes_option
+from emsworker.console.output import print_done, print_rows
+from emsworker.console.streams import open_stream
 from emsworker.core.counted import counted
-
-from .common import as_far_as_allowed, common_options, confirm, open_stream, stream_options, yes_option
-from .output import print_done, print_rows
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(1), metavar="[ID]...")
 _all = click.option("--all", "every", is_flag=True, help="All rows that are refused now.")

@@ -6,8 +6,10 @@ from dataclasses import asdict
 
 import click
 
-from .common import common_options, delete_named, first_of, most_option, open_stream, stream_options, yes_option
-from .output import print_rows
+from emsworker.console.dialogue import delete_named, first_of
+from emsworker.console.options import common_options, most_option, stream_options, yes_option
+from emsworker.console.output import print_rows
+from emsworker.console.streams import open_stream
 
 
 @click.group()

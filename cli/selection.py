@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .common import NONE_OR_MORE, PARTITION, duration_option, together
+from emsworker.console.options import NONE_OR_MORE, PARTITION, duration_option, together
 
 if TYPE_CHECKING:
     from emsworker.admin import Selection, SkipPolicy

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
-from emsworker.core.counted import counted, plural
-from emsworker.core.durations import format_duration
-
-from .common import (
+from emsworker.console.completing import complete_tasks, complete_topics
+from emsworker.console.dialogue import progress
+from emsworker.console.options import (
     PARTITION,
     TIME,
     common_options,
     duration_option,
-    open_main,
-    progress,
     read_headers,
     read_moment,
     read_time,
 )
-from .completing import complete_tasks, complete_topics
-from .output import print_done
+from emsworker.console.output import print_done
+from emsworker.console.streams import open_main
+from emsworker.core.counted import counted, plural
+from emsworker.core.durations import format_duration
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import click
 
-from .common import CommandFailure, common_options, duration_option, open_each, open_main, progress, stream_options
-from .completing import complete_servers
-from .output import print_json, print_rows
+from emsworker.console.completing import complete_servers
+from emsworker.console.dialogue import progress
+from emsworker.console.failures import CommandFailure
+from emsworker.console.options import common_options, duration_option, stream_options
+from emsworker.console.output import print_json, print_rows
+from emsworker.console.streams import open_each, open_main
 
 _COUNTED = 10_000
 

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
+from emsworker.console.options import DURATION, read_duration, together
 from emsworker.core.options import Option, options_of
 from emsworker.core.settings import Setting, settings_of
-
-from .common import DURATION, read_duration, together
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

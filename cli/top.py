@@ -14,19 +14,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emsworker.core.terminal_text import harmless
-
-from .common import (
-    COUNT,
-    DURATION,
-    CommandFailure,
-    WrongUsage,
-    common_options,
-    open_databases,
-    read_duration,
-    say_more,
-)
-from .output import print_rows
+from emsworker.console.dialogue import say_more
+from emsworker.console.failures import CommandFailure, WrongUsage
+from emsworker.console.options import COUNT, DURATION, common_options, read_duration
+from emsworker.console.output import print_rows
+from emsworker.console.streams import open_databases
+from emsworker.core.terminal_text import escape_control
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +27,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from .cells import Row
+    from emsworker.console.cells import Row
+
     from .top_screens import Reader, Screen
 
 _BETWEEN_S = 1.0
@@ -119,8 +113,9 @@ def _require_rich() -> None:
 def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
     from rich.live import Live
 
+    from emsworker.console.terminal import open_console
+
     from .keys import Keys
-    from .terminal import open_console
 
     console = open_console()
     viewer = Viewer(reader, screen, interval_s)
@@ -263,9 +258,11 @@ class Viewer:
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(screen.title, "bold")
         head.append(f"  {self._state()}")
-        facts = Text(harmless(screen.facts), no_wrap=True, overflow="ellipsis")
+        facts = Text(escape_control(screen.facts), no_wrap=True, overflow="ellipsis")
         foot = (
-            Text(harmless(f"error: {screen.problem}"), "red") if screen.problem else Text(self._order(len(rows)), "dim")
+            Text(escape_control(f"error: {screen.problem}"), "red")
+            if screen.problem
+            else Text(self._order(len(rows)), "dim")
         )
         foot.no_wrap, foot.overflow = True, "ellipsis"
         keys = Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")
@@ -275,7 +272,7 @@ class Viewer:
         """Return the rows around the selected one that fit into this many lines, below the headers."""
         from rich.console import Console
 
-        from .terminal import make_table
+        from emsworker.console.terminal import make_table
 
         screen, count = self.screen, lines
         console = Console(file=io.StringIO(), width=width, height=lines)

@@ -16,13 +16,12 @@ from emsworker.admin.group_states import GroupStatus
 from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
 from emsworker.admin.servers import Servers
 from emsworker.admin.standing import Standings
+from emsworker.console.cells import Row
 from emsworker.core.counted import counted
 from emsworker.core.errors import AccessDenied, EmsError, error_line
 from emsworker.core.ids import short_client, uid_text
 from emsworker.core.times import utc
 from emsworker.core.url import redact
-
-from .cells import Row
 
 if TYPE_CHECKING:
     from datetime import datetime

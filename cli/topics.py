@@ -6,26 +6,22 @@ from typing import Any
 
 import click
 
-from emsworker.core.counted import counted
-from emsworker.core.model import Topic
-
-from .common import (
+from emsworker.console.completing import complete_topics
+from emsworker.console.dialogue import confirm, progress, say_age, say_more
+from emsworker.console.options import (
     COUNT,
     common_options,
-    confirm,
     duration_option,
     exact_option,
     most_option,
-    open_main,
-    open_stream,
-    progress,
-    say_age,
-    say_more,
     stream_options,
     yes_option,
 )
-from .completing import complete_topics
-from .output import print_done, print_record, print_rows
+from emsworker.console.output import print_done, print_record, print_rows
+from emsworker.console.streams import open_main, open_stream
+from emsworker.core.counted import counted
+from emsworker.core.model import Topic
+
 from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
 
 

@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from emsworker.console.completing import complete_groups, complete_topics
+from emsworker.console.failures import CommandFailure, WrongUsage
+from emsworker.console.options import stream_options, together
+from emsworker.console.streams import OpenStream, given_addresses, open_main, stream_of, wanted_servers
 from emsworker.core.counted import counted, plural
 from emsworker.core.ids import CLIENT_NAME
 from emsworker.core.process.role import claim_role
 from emsworker.observe.repeats import REPEATS
 
-from .common import (
-    CommandFailure,
-    OpenStream,
-    WrongUsage,
-    given_addresses,
-    open_main,
-    stream_of,
-    stream_options,
-    together,
-    wanted_servers,
-)
-from .completing import complete_groups, complete_topics
 from .http import http_option, listen
 from .settings import override_option
 
@@ -37,7 +29,7 @@ if TYPE_CHECKING:
 
     from emsworker.observe.http import Route
     from emsworker.store.engine.database import Database
-    from emsworker.worker.app_facts import AppFacts
+    from emsworker.worker.app_inspection import AppInspection
     from emsworker.worker.child_spec import ChildSpec
     from emsworker.worker.supervisor import Supervisor
 
@@ -174,11 +166,11 @@ def worker(
 
 def _load(
     app: str, topics: tuple[str, ...], groups: tuple[str, ...], reload: bool, *, no_beat: bool
-) -> tuple[AppFacts, OpenStream]:
+) -> tuple[AppInspection, OpenStream]:
     """Load the app in a process of its own, and return what it declares and the stream that it names."""
     from dataclasses import replace
 
-    from emsworker.worker.app_facts import describe_app
+    from emsworker.worker.app_inspection import describe_app
 
     given = given_addresses()
     os.environ.update({f"EMS_{key.upper()}": value for key, value in given.items()})  # for the app, as it is loaded
@@ -216,7 +208,7 @@ def _supervise(
     stream: OpenStream,
     spec: Any,
     count: int,
-    facts: AppFacts,
+    facts: AppInspection,
     *,
     no_beat: bool,
     reload: bool,
@@ -301,7 +293,7 @@ def _announce(log_format: str, text: str) -> None:
     sys.stdout.flush()
 
 
-def _run_reloading(supervisor: Supervisor, facts: AppFacts) -> int:
+def _run_reloading(supervisor: Supervisor, facts: AppInspection) -> int:
     from emsworker.worker.reloader import Reloader
 
     folders = {Path.cwd(), *([facts.folder] if facts.folder is not None else [])}

@@ -7,17 +7,18 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from emsworker.core.config import Settings
+from emsworker.core.extension import extensions
 from emsworker.core.model import Group, Topic
 from emsworker.core.options import options_of
 from emsworker.core.settings import settings_of
-from emsworker.store.engine.grants import ALLOWANCES, ROLES, Columns, privileges, roles_allowed
-from emsworker.store.engine.tables import table_columns
+from emsworker.store.engine.grants import Grants
+from emsworker.store.engine.rights import Columns
+from emsworker.store.engine.tables import CORE, create_statements
 from emsworker.tasks.middleware import Middleware
 
 _CLI = "emsworker.cli.main"
@@ -54,31 +55,28 @@ def _settings_of(owner: type) -> str:
 
 def tables() -> str:
     """The tables as the migrations create them."""
-    return "\n\n".join(f"### {name}\n\n```sql\n{statement}\n```" for name, statement in _create_statements())
+    return "\n\n".join(f"### {name}\n\n```sql\n{statement}\n```" for name, statement in _create_statements().items())
 
 
-def _create_statements() -> Iterator[tuple[str, str]]:
-    folder = files("emsworker.store.engine") / "migrations"
-    for item in sorted(folder.iterdir(), key=lambda item: item.name):
-        if item.name.endswith(".sql"):
-            script = item.read_text(encoding="utf-8")
-            for found in re.finditer(r"CREATE TABLE IF NOT EXISTS (\w+) \(.*?\n\)[^;]*;", script, re.DOTALL):
-                yield found[1], found[0]
+def _create_statements() -> dict[str, str]:
+    packages = (CORE, *(one.package for one in extensions().values()))
+    return {table: text for package in packages for table, text in create_statements(package).items()}
 
 
 def writes_table() -> str:
     """All that each role may insert, change and delete: the tables, with the columns if not all."""
     rows = []
-    for role in ROLES:
-        own = privileges(role)
+    grants = Grants(extensions().values())
+    for role in grants.roles:
+        own = grants.privileges(role)
         rows.append(_role_row(f"`{role}`", own))
-        for one in ALLOWANCES:
-            if role in roles_allowed(one):
+        for one in grants.allowances:
+            if role in grants.roles_allowed(one):
                 more = {
                     table: {
                         verb: columns for verb, columns in verbs.items() if own.get(table, {}).get(verb, ()) != columns
                     }
-                    for table, verbs in privileges(role, [one]).items()
+                    for table, verbs in grants.privileges(role, [one]).items()
                 }
                 rows.append(_role_row(f"`{role}` with `--allow {one}`, besides", more))
     return "\n".join(["| role | inserts into | changes | deletes from |", "| --- | --- | --- | --- |", *rows])
@@ -90,7 +88,7 @@ def _role_row(name: str, granted: Mapping[str, Mapping[str, Columns]]) -> str:
 
 def _granted(granted: Mapping[str, Mapping[str, Columns]], verb: str) -> str:
     found = {table: verbs[verb] for table, verbs in granted.items() if verb in verbs}
-    if found.keys() == table_columns().keys():
+    if found.keys() == _create_statements().keys():
         return "every table"
     named = [f"`{table}`" + (f" ({', '.join(columns)})" if columns else "") for table, columns in sorted(found.items())]
     return ", ".join(named) or "nothing"

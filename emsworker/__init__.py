@@ -10,13 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from emsworker.app import Ems as Ems
-    from emsworker.arrow.frames import read_arrow as read_arrow
-    from emsworker.arrow.frames import read_pandas as read_pandas
-    from emsworker.arrow.frames import scan_polars as scan_polars
-    from emsworker.arrow.manifest import ArchiveDamaged as ArchiveDamaged
-    from emsworker.arrow.manifest import archive_files as archive_files
-    from emsworker.arrow.planning import DataLoss as DataLoss
-    from emsworker.arrow.planning import OutOfRange as OutOfRange
     from emsworker.consume.pull import PullConsumer as PullConsumer
     from emsworker.core.config import Settings as Settings
     from emsworker.core.errors import AccessDenied as AccessDenied
@@ -89,13 +82,6 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Ems": "emsworker.app",
-    "read_arrow": "emsworker.arrow.frames",
-    "read_pandas": "emsworker.arrow.frames",
-    "scan_polars": "emsworker.arrow.frames",
-    "ArchiveDamaged": "emsworker.arrow.manifest",
-    "archive_files": "emsworker.arrow.manifest",
-    "DataLoss": "emsworker.arrow.planning",
-    "OutOfRange": "emsworker.arrow.planning",
     "PullConsumer": "emsworker.consume.pull",
     "Settings": "emsworker.core.config",
     "AccessDenied": "emsworker.core.errors",

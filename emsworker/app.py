@@ -15,18 +15,16 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.placed import PlacedBroker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, TopicRuleError
+from emsworker.core.errors import ConfigError, InvalidName, Problem, TopicRuleError
 from emsworker.core.ids import check_name
 from emsworker.core.model import Message, NewMessage, Receipt
 from emsworker.core.options import refuse_reserved, refuse_unknown
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
-from emsworker.core.servers import MAIN
 from emsworker.core.times import in_utc
-from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
-from emsworker.publish.transaction import Transaction
+from emsworker.publish.transaction import OutboxTransaction, Transaction
 from emsworker.tasks.decorators import (
     BoundDecorator,
     BoundTransactionalDecorator,
@@ -111,17 +109,17 @@ class Ems:
         self._broker.close()
         self._broker = self._open_broker()
 
-    def live_on(self, server: str) -> None:
+    def bind_to_server(self, server: str) -> None:
         """Consume from one of several servers: :attr:`stream` and :meth:`transaction` are there from now on.
 
         Raises:
             ConfigError: the setting `servers` names no such server.
         """
-        if server != MAIN or isinstance(self._broker, PlacedBroker):
-            self._broker.close()
-            self._broker = PlacedBroker(self.settings, self.registry.kind_of, server)
+        self._broker.close()
+        self._broker = self._open_broker()
+        self._broker.live_on(server)
 
-    def _open_broker(self) -> MysqlBroker | PlacedBroker:
+    def _open_broker(self) -> Broker:
         kind_of = self.registry.kind_of
         return PlacedBroker(self.settings, kind_of) if self.settings.servers else MysqlBroker(self.settings, kind_of)
 
@@ -429,10 +427,17 @@ class Ems:
 
     def _publish_within(self, topic: str, outgoing: list[Outgoing], transaction: Any) -> list[Receipt]:
         """Send inside the brackets, with the hooks."""
-        receipts = self.broker.send(topic, outgoing, self._encode(outgoing), transaction)
-        if self._after_publish and transaction is None:
-            self.after_commit(outgoing, receipts)
+        receipts = self.broker.send(topic, self._encode(outgoing), transaction)
+        if self._after_publish:
+            self._note_sent(zip(outgoing, receipts, strict=True), transaction)
         return receipts
+
+    def _note_sent(self, sent: Iterable[tuple[Outgoing, Receipt]], transaction: Any) -> None:
+        """Call the hooks for what was sent, or keep it until its transaction is committed, if that is one of ours."""
+        if transaction is None:
+            self.after_commit(sent)
+        elif isinstance(transaction, OutboxTransaction):
+            transaction.sent += sent
 
     async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message from a coroutine, and return after its commit; the event loop is never blocked.
@@ -515,9 +520,9 @@ class Ems:
         """
         return self.broker.transaction(self) if server is None else self.server(server).transaction(self)
 
-    def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
+    def after_commit(self, sent: Iterable[tuple[Outgoing, Receipt]]) -> None:
         """Call the ``after_publish`` hooks for committed messages; an error of theirs is logged: the send is done."""
-        for item, receipt in zip(outgoing, receipts, strict=True):
+        for item, receipt in sent:
             for hook in self._after_publish:
                 try:
                     hook(item, receipt)
@@ -614,18 +619,12 @@ class Ems:
         Raises:
             EmsError: the app runs in memory.
         """
-        if isinstance(self._broker, PlacedBroker):
-            return self._broker.home
-        if not isinstance(self._broker, MysqlBroker):
-            raise EmsError(
-                "the app runs in memory, without a database; use the fixture ems_stream for a test that needs one"
-            )
-        return self._broker
+        return self._broker.home
 
     @property
     def servers(self) -> Mapping[str, MysqlBroker]:
         """The stream on each server by its name, the main one first; only that one without the setting `servers`."""
-        return self._broker.servers if isinstance(self._broker, PlacedBroker) else {MAIN: self.stream}
+        return self._broker.servers
 
     def server(self, name: str) -> MysqlBroker:
         """The stream on a server.
@@ -633,13 +632,7 @@ class Ems:
         Raises:
             ConfigError: the setting `servers` names no such server.
         """
-        if isinstance(self._broker, PlacedBroker):
-            return self._broker.server(name)
-        if name != MAIN:
-            raise ConfigError(
-                [Problem("server", repr(name), "the setting `servers` is not set, so there is only main")]
-            )
-        return self.stream
+        return self._broker.server(name)
 
     def server_of(self, topic: str) -> str:
         """The name of the server that keeps a topic.
@@ -647,7 +640,7 @@ class Ems:
         Raises:
             UnknownTopic, InvalidName: there is no such topic, and it may not be created.
         """
-        return self._broker.locate(topic)[-1] if isinstance(self._broker, PlacedBroker) else MAIN
+        return self._broker.locate(topic)[-1]
 
     def stream_of(self, topic: str) -> MysqlBroker:
         """The stream on the server that keeps a topic.
@@ -655,7 +648,7 @@ class Ems:
         Raises:
             UnknownTopic, InvalidName: there is no such topic, and it may not be created.
         """
-        return self._broker.kept_by(topic) if isinstance(self._broker, PlacedBroker) else self.stream
+        return self._broker.kept_by(topic)
 
     def test(self, **options: Any) -> TestApp:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
@@ -703,7 +696,7 @@ class Ems:
         Raises:
             ConfigError: an argument is wrong, or the app runs in memory.
         """
-        with undivided:  # what only sends has no need of it
+        with fork_blocked:  # what only sends has no need of it
             from emsworker.consume.pull import PullConsumer
 
         return PullConsumer(

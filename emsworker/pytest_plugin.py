@@ -76,7 +76,7 @@ class EmsStream:
 
     def _is_ready(self, process: subprocess.Popen[bytes], name: str, log: Path) -> bool:
         from emsworker.admin.monitoring import Monitoring
-        from emsworker.store.engine.database import Database
+        from emsworker.store import Database
 
         assert process.poll() is None, f"the worker ended with {process.returncode}:\n{log.read_text()}"
         return any(view.row.name == name for view in Monitoring(Database(self.url)).clients())
@@ -113,15 +113,15 @@ def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDataba
 @pytest.fixture
 def ems_stream(ems_server: LocalDatabase, tmp_path: Path) -> Iterator[EmsStream]:
     """A new, empty stream on a real server, dropped after the test."""
-    from emsworker.store.engine.database import Database as Store
-    from emsworker.store.engine.schema import create_database, drop_database, migrate
+    from emsworker.core.extension import extensions
+    from emsworker.store import Database, create_database, drop_database, migrate
 
     name = f"ems_{secrets.token_hex(6)}"
-    admin = Store(ems_server.admin_url)
+    admin = Database(ems_server.admin_url)
     admin.call(lambda session: create_database(session, name))
     url = urlsplit(ems_server.url)._replace(path=f"/{name}").geturl()
-    with Store(url).session() as session:
-        migrate(session)
+    with Database(url).session() as session:
+        migrate(session, extensions().values())
     yield EmsStream(url, tmp_path)
     admin.call(lambda session: drop_database(session, name))
     admin.thread_session().close()

@@ -17,6 +17,7 @@ from typing import Literal, NoReturn
 import click
 
 from emsworker import Ems, EmsError
+from emsworker.core.extension import extensions
 from emsworker.core.servers import MAIN
 from emsworker.local import LocalDatabase, Redis, ServerFailed, ServerMissing
 from emsworker.store.engine.database import Database as StoreDatabase
@@ -109,7 +110,7 @@ def _run(options: Options) -> int:
         )
         with closing(app), ExitStack() as stack:
             for server in app.servers.values():
-                StoreDatabase(server.url).call(migrate)
+                StoreDatabase(server.url).call(lambda session: migrate(session, extensions().values()))
             connections = [stack.enter_context(closing(tables.connect(server.url))) for server in app.servers.values()]
             stack.enter_context(_dashboard(options, environment, folder))
             tables.create(connections)

@@ -21,13 +21,14 @@ from bench.stage import NotRight, Stage
 from bench.studies.backlog import drain, extend
 from bench.studies.finding import Finding, Lab, Study
 from emsworker.core.codec import Decoder
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Group, Topic
+from emsworker.core.work import Claimant
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims, progress
-from emsworker.store.groups.progress import Flush
 
 _BATCH, _CLAIMS = 50, 40
 _LEASE_S, _TIMEOUT_S = 3600.0, 3600.0
@@ -77,7 +78,7 @@ def _take(session: Session, case: _Case, client: str) -> float:
     while len(took) < _CLAIMS:
         group, partition = next(places)
         last = [ended for ended in [before.pop((group.id, partition), None)] if ended is not None]
-        claimant = claims.Claimant(case.topic, group, client, _BATCH, _BYTES, Decoder())
+        claimant = Claimant(case.topic, group, client, _BATCH, _BYTES, Decoder())
         began = time.perf_counter()
         claim = claims.take_range(session, claimant, partition, last)
         if last:

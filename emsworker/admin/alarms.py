@@ -10,7 +10,7 @@ from typing import Any
 
 from emsworker.core.alarms import Alarm, Metric, Rule, Silence, describe
 from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
-from emsworker.core.options import at_most, refuse, refuse_unknown, seconds, text
+from emsworker.core.options import at_most, raise_problems, refuse_unknown, seconds, text
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now
@@ -107,7 +107,9 @@ class Alarms:
             UnknownAlarm: there is no such rule.
             ConfigError: the time is none, or the reason too long.
         """
-        refuse([*seconds(1).problems("for_s", for_s), *text(at_most(_MAX_REASON)).problems("reason", reason or "none")])
+        raise_problems(
+            [*seconds(1).problems("for_s", for_s), *text(at_most(_MAX_REASON)).problems("reason", reason or "none")]
+        )
 
         def work(session: Session) -> Silence:
             if name is not None and name not in {rule.name for rule in store.list_rules(session, addresses=False)}:

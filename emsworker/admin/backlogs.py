@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
-from emsworker.core.options import problems_in, refuse
+from emsworker.core.options import problems_in, raise_problems
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import cursors
 from emsworker.store.groups import skipping as store
@@ -67,7 +67,7 @@ class Backlogs:
         return skips if dry_run else self._database.call(lambda s: store.make_skips(s, one, skips, policy))
 
     def _checked(self, topic: str, group: str, policy: SkipPolicy) -> Group:
-        refuse(_problems(policy))
+        raise_problems(_problems(policy))
         one = self._group_of(topic, group)
         if policy.below_priority is not None:
             positions = self._database.call(lambda session: cursors.list_positions(session, one))

@@ -12,12 +12,11 @@ from emsworker.admin.servers import Servers
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
-from emsworker.core.errors import ConfigError, EmsError
+from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
 from emsworker.core.servers import MAIN, check_apart, parse_servers
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES, DiskFull
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
@@ -225,13 +224,13 @@ def _check_schema(database: Database) -> tuple[int, list[Finding]]:
     ]
 
 
-# The role with the most privileges comes first.
-_BY_PRIVILEGES = ("admin", "celery", "beat", "worker", "operator", "sink", "reader", "viewer", "producer", "publisher")
-
-
 def _check_privileges(database: Database, *, migrated: bool, role: str | None) -> list[Finding]:
     """Check the privileges of a role; without one, those of any one role are enough."""
-    roles = _BY_PRIVILEGES if role is None else (role,)
+    known = database.call(lambda session: probe.roles(session, migrated=migrated))
+    if role is not None and role not in known:
+        fix = f"the stream has no tables for this role; there are {', '.join(known)}, and more by `ems migrate --with`"
+        return [_error("role", role, fix)]
+    roles = known if role is None else (role,)
     lacks = {
         one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
         for one in roles
@@ -345,7 +344,8 @@ def _check_refused(session: Session) -> list[Finding]:
         return [_ok("ems_publish", "no row is refused")]
     value = f"{counted(count, 'row')} refused" if count < 1000 else "1000 rows or more are refused"
     fix = (
-        "messages that were written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`"
+        "messages written by plain SQL are not sent (`ems refused list`), and deleted after `refused_keep_s`, "
+        "or earlier if there are many"
     )
     return [_warning("ems_publish", value, fix)]
 
@@ -356,7 +356,7 @@ def _check_room(database: Database) -> list[Finding]:
         probe.check_room(database.thread_session())
     except DiskFull as error:
         return [_error("disk", "full", f"messages cannot be sent: {error}")]
-    except (*TROUBLES, EmsError):
+    except (StoreError, EmsError):
         return []
     return [_ok("disk", "there is room for a message of 64 KB")]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
-from emsworker.core.options import refuse, text
+from emsworker.core.options import raise_problems, text
 from emsworker.core.selection.parser import parse_time
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
@@ -46,7 +46,7 @@ def plan(database: Database, group: Group, to: str, partition: int | None = None
     Raises:
         ConfigError: ``to`` is none of these, or there is no such offset or partition.
     """
-    refuse(text().problems("to", to))
+    raise_problems(text().problems("to", to))
 
     def work(session: Session) -> list[Move]:
         positions = store.list_positions(session, group)

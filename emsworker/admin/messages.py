@@ -17,7 +17,7 @@ from emsworker.core.errors import UnknownMessage
 from emsworker.core.ids import decode_key, parse_uid, uid_text
 from emsworker.core.model import Group, Topic
 from emsworker.core.offsets import OffsetRange
-from emsworker.core.options import refuse, whole
+from emsworker.core.options import raise_problems, whole
 from emsworker.core.preview import LIST_BYTES, FullDecoder, Preview, PreviewDecoder
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.forks import lazy
@@ -35,7 +35,7 @@ STEP = 1000
 SCAN = 100_000
 _BODIES_BYTES = 4 << 20
 _ENDLESS = 1 << 62
-_COUNT = whole(1, (1 << 63) - 1)
+_COUNT = whole(1)
 
 
 BEGINNING_BYTES = 1024
@@ -320,7 +320,7 @@ class Messages:
 
 
 def _check_counts(**counts: Any) -> None:
-    refuse([problem for name, value in counts.items() for problem in _COUNT.problems(name, value)])
+    raise_problems([problem for name, value in counts.items() for problem in _COUNT.problems(name, value)])
 
 
 class MessageSearch:

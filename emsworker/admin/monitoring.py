@@ -23,7 +23,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import ClaimState, Group, Outcome, Topic
-from emsworker.core.options import refuse, whole
+from emsworker.core.options import raise_problems, whole
 from emsworker.core.preview import PreviewDecoder
 from emsworker.core.run import Progress
 from emsworker.core.times import in_utc
@@ -241,7 +241,7 @@ class Monitoring:
             UnknownTopic, UnknownGroup: there is no such topic or group.
             ConfigError: ``points`` or the times are wrong, or a group was given without a topic.
         """
-        refuse(_POINTS.problems("points", points))
+        raise_problems(_POINTS.problems("points", points))
         owner = self._owner(topic, group)
 
         def work(session: Any) -> list[SamplePoint]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.options import refuse, whole
+from emsworker.core.options import raise_problems, whole
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -92,4 +92,4 @@ def check_limit(limit: int) -> None:
     Raises:
         ConfigError: not a whole number, or out of range.
     """
-    refuse(_LIMIT.problems("limit", limit))
+    raise_problems(_LIMIT.problems("limit", limit))

@@ -10,7 +10,7 @@ from emsworker.core.counted import counted
 from emsworker.core.errors import Problem, UnknownReader
 from emsworker.core.ids import check_name, new_uid
 from emsworker.core.model import Topic, TopicKind
-from emsworker.core.options import is_whole, refuse, seconds
+from emsworker.core.options import is_whole, raise_problems, seconds
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import broadcast as store
 from emsworker.store.stream import holds as hold_store
@@ -127,7 +127,7 @@ class Readers:
         place, reader = self._topic(topic), new_uid()
         # Neither a partition nor an offset is ever taken back, so what is found here still holds when it is written.
         ends = self._database.call(lambda session: hold_store.list_ends(session, place.id))
-        refuse([*_place_problems(topic, offsets, ends), *seconds(1).problems("hold_for_s", hold_for_s)])
+        raise_problems([*_place_problems(topic, offsets, ends), *seconds(1).problems("hold_for_s", hold_for_s)])
         wanted = [Hold(place.id, name, number, reader, at, at, int(hold_for_s)) for number, at in offsets.items()]
         self._database.call(lambda session: hold_store.take(session, wanted))
 

@@ -12,7 +12,7 @@ from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import encode_key, parse_uid
 from emsworker.core.model import Topic
 from emsworker.core.offsets import OffsetRange
-from emsworker.core.options import option, problems_in, refuse, text, whole
+from emsworker.core.options import option, problems_in, raise_problems, text, whole
 from emsworker.core.selection.bounds import Bounds
 from emsworker.core.selection.parser import parse_node
 from emsworker.core.selection.predicate import Compare, Field, Node, OneOf, Predicate
@@ -41,7 +41,7 @@ class Selection:
 
     start: str | None = option(None, text())
     end: str | None = option(None, text())
-    partition: int | None = option(None, whole(0, (1 << 63) - 1))
+    partition: int | None = option(None, whole(0))
     keys: tuple[str | bytes, ...] = ()
     tags: tuple[str | bytes, ...] = ()
     where: str | None = option(None, text())
@@ -51,7 +51,7 @@ class Selection:
         for name in ("keys", "tags"):
             if isinstance(getattr(self, name), str | bytes):
                 problems.append(Problem(name, repr(getattr(self, name)), "must be a tuple of them"))
-        refuse(problems)
+        raise_problems(problems)
 
     @property
     def is_range(self) -> bool:

@@ -23,7 +23,7 @@ from emsworker.app import Ems
 from emsworker.core.errors import AlreadyExists, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.ids import check_name
 from emsworker.core.model import Group, Topic, TopicKind
-from emsworker.core.options import problems_of, refuse
+from emsworker.core.options import problems_of, raise_problems
 from emsworker.core.priority import levels_of
 from emsworker.core.settings import Setting, settings_of
 from emsworker.publish.cancel import cancel_message
@@ -95,7 +95,7 @@ class Admin:
         """
         check_name("topic", name)
         wanted = _read("create_topic()", Topic, settings, lambda one: one.created)
-        refuse(_topic_problems(Topic(0, name, **wanted)))
+        raise_problems(_topic_problems(Topic(0, name, **wanted)))
         if self._database.call(lambda session: store.get_topic(session, name)) is not None:
             raise AlreadyExists(f"topic {name!r} exists already; `ems topics change {name}` changes it")
         return self._database.call(lambda session: store.create_topic(session, name, **wanted))
@@ -114,7 +114,7 @@ class Admin:
         wanted = _read("change_topic()", Topic, changes, lambda one: one.changed)
         before = self.topic(name)
         after = replace(before, **wanted)
-        refuse(_topic_problems(after, before))
+        raise_problems(_topic_problems(after, before))
         self._database.call(lambda session: store.change_topic(session, after))
         return self.topic(name)
 
@@ -309,7 +309,7 @@ def _read(
         ConfigError: naming every one that is unknown or wrong.
     """
     known = {name: one for name, one in settings_of(owner).items() if allowed(one)}
-    refuse(problems_of(call, given, known))
+    raise_problems(problems_of(call, given, known))
     return {name: known[name].check.read(value) if known[name].check.words else value for name, value in given.items()}
 
 

@@ -2,3 +2,29 @@
 
 Needs ``pip install 'emsworker[arrow]'``; PyArrow is not imported until it is used.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.arrow.frames import read_arrow, read_pandas, scan_polars
+    from emsworker.arrow.manifest import ArchiveDamaged, archive_files
+    from emsworker.arrow.planning import DataLoss, OutOfRange
+
+__all__ = ["ArchiveDamaged", "DataLoss", "OutOfRange", "archive_files", "read_arrow", "read_pandas", "scan_polars"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ArchiveDamaged": "manifest",
+        "DataLoss": "planning",
+        "OutOfRange": "planning",
+        "archive_files": "manifest",
+        "read_arrow": "frames",
+        "read_pandas": "frames",
+        "scan_polars": "frames",
+    },
+)

@@ -18,7 +18,7 @@ from emsworker.arrow.pushdown import Comparison, Pushed, find_fault
 from emsworker.arrow.servers import read_parts
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.extras import require
-from emsworker.core.options import refuse
+from emsworker.core.options import raise_problems
 from emsworker.store.engine.session import Session
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _options(options: Any, more: Mapping[str, Any]) -> ReadOptions:
         for name, one in given.items()
         if name.lower() in _TEXTS and not _is_text(name, one)
     ]
-    refuse(problems)
+    raise_problems(problems)
     return read_options({name: _text(name, one) for name, one in given.items() if one is not None}, streaming=False)
 
 

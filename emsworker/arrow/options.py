@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.ids import check_name
+from emsworker.core.options import is_whole, whole
 from emsworker.store.stream.holds import HOLD_FOR_S
 
 T = TypeVar("T")
@@ -131,11 +132,7 @@ def boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-def positive(text: str) -> int:
-    """Parse a whole number above 0."""
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ValueError("must be a whole number above 0")
-    return int(text)
+positive = whole(1).parse
 
 
 def size(text: str) -> int:
@@ -195,7 +192,7 @@ def by_partition(text: str, least: int) -> Offsets:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_whole(value):
         raise TypeError(value)
     return value
 

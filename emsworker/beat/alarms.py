@@ -16,14 +16,11 @@ from typing import Any
 from emsworker.beat.locks import WatchLocks
 from emsworker.core.alarms import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import DiskFull, EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact
+from emsworker.store import Session, server_now
 from emsworker.store.cluster import alarms as store
-from emsworker.store.cluster.alarms import AlarmDelivery
-from emsworker.store.engine.errors import DiskFull
-from emsworker.store.engine.schema import server_now
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +42,7 @@ class WatchAlarms:
 
     def __init__(self, locks: WatchLocks | None = None) -> None:
         self._locks = locks or WatchLocks()
-        self._back: queue.SimpleQueue[tuple[AlarmDelivery, str | None]] = queue.SimpleQueue()
+        self._back: queue.SimpleQueue[tuple[store.AlarmDelivery, str | None]] = queue.SimpleQueue()
         self._flying = 0
         self._next_watch = 0.0
         self._has_rules = False  # without a rule there is nothing to deliver
@@ -121,10 +118,10 @@ class WatchAlarms:
         notification = describe(rule, alarm, step.event, now)
         for target in () if alarm.muted else rule.targets:
             body, address = json.dumps(notification), getattr(rule, target)
-            self._send(AlarmDelivery(0, rule.name, target, body, 0, 0.0, address), settings)
+            self._send(store.AlarmDelivery(0, rule.name, target, body, 0, 0.0, address), settings)
         return notification
 
-    def _send(self, delivery: AlarmDelivery, settings: Settings) -> None:
+    def _send(self, delivery: store.AlarmDelivery, settings: Settings) -> None:
         from emsworker.admin.receivers import deliver
 
         def run() -> None:
@@ -159,7 +156,7 @@ class WatchAlarms:
                 _try_again(session, delivery, problem)
 
 
-def _try_again(session: Session, delivery: AlarmDelivery, problem: str) -> None:
+def _try_again(session: Session, delivery: store.AlarmDelivery, problem: str) -> None:
     if delivery.age_s > _GIVE_UP_S:
         log.error("alarm %s: given up after a day: %s: %s", delivery.rule, problem, delivery.body)
         store.finish_deliveries(session, [delivery.event_id])

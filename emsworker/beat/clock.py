@@ -6,8 +6,8 @@ import logging
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
+from emsworker.store import Session
 from emsworker.store.cluster import clients, schedules
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 

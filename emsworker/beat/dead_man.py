@@ -15,8 +15,8 @@ from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Trouble
 from emsworker.core.servers import MAIN
+from emsworker.store import Session
 from emsworker.store.cluster import alarms as store
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 

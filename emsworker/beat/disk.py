@@ -6,8 +6,7 @@ While it is full, claims and ends may still be written, and only those who send 
 from __future__ import annotations
 
 from emsworker.core.config import Settings
-from emsworker.store.engine.probe import check_room
-from emsworker.store.engine.session import Session
+from emsworker.store import Session, check_room
 
 _LOOK_BEATS = 10
 

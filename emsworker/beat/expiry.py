@@ -11,10 +11,8 @@ import logging
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
-from emsworker.store.celery import chords
-from emsworker.store.celery import results as celery_results
+from emsworker.store import Session
 from emsworker.store.cluster import audit, clients, once
-from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits, notices, reports, results
 from emsworker.store.stream import dedup, holds, intake
 
@@ -38,32 +36,32 @@ def sweep_clients(session: Session, settings: Settings) -> float:
 
 def sweep_keys(session: Session, settings: Settings) -> float:
     """Delete dedup keys that are no longer in force, a few hundred at a time; no pause while there are more."""
-    return _pause_s(dedup.sweep(session, _KEYS), _KEYS, settings)
+    return pause_s(dedup.sweep(session, _KEYS), _KEYS, settings)
 
 
 def sweep_results(session: Session, settings: Settings) -> float:
     """Delete expired results, one bounded chunk at a time; no pause while there are more."""
-    return _pause_s(results.sweep(session, _CHUNK), _CHUNK, settings)
+    return pause_s(results.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_once(session: Session, settings: Settings) -> float:
     """Delete expired keys of ``once``, one bounded chunk at a time; no pause while there are more."""
-    return _pause_s(once.sweep(session, _CHUNK), _CHUNK, settings)
+    return pause_s(once.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_reports(session: Session, settings: Settings) -> float:
     """Delete the progress of messages that were given up, in bounded chunks; no pause while there are more."""
-    return _pause_s(reports.sweep(session, _CHUNK), _CHUNK, settings)
+    return pause_s(reports.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_notices(session: Session, settings: Settings) -> float:
     """Delete notices of dead letters that no worker wants, in bounded chunks; no pause while there are more."""
-    return _pause_s(notices.sweep(session, _CHUNK), _CHUNK, settings)
+    return pause_s(notices.sweep(session, _CHUNK), _CHUNK, settings)
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:
     """Delete the slots of clients that are gone; they no longer count anyway."""
-    return _pause_s(limits.sweep(session), _CHUNK, settings)
+    return pause_s(limits.sweep(session), _CHUNK, settings)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:
@@ -82,31 +80,40 @@ def sweep_holds(session: Session, settings: Settings) -> float:
     return _CLIENT_BEATS * settings.beat_s
 
 
-def sweep_celery(session: Session, settings: Settings) -> float:
-    """Delete expired results and chords of Celery, in bounded chunks; no pause while there are more."""
-    return _pause_s(max(celery_results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK)), _CHUNK, settings)
-
-
 def sweep_audit(session: Session, settings: Settings) -> float:
     """Delete rows of the audit older than ``audit_keep_s``, in bounded chunks; no pause while there are more."""
     if not settings.audit_keep_s:
         return _NONE_BEATS * settings.beat_s
-    return _pause_s(audit.delete_old(session, settings.audit_keep_s, _CHUNK), _CHUNK, settings)
+    return pause_s(audit.delete_old(session, settings.audit_keep_s, _CHUNK), _CHUNK, settings)
 
 
 def sweep_refused(session: Session, settings: Settings) -> float:
-    """Delete rows of ``ems_publish`` that were refused longer ago than ``refused_keep_s``, and say how many.
+    """Delete rows of ``ems_publish`` that were refused long ago, or are too many or too large, and say how many.
 
     Whoever may insert rows may insert any number of any size for a topic that does not exist: they must not stay.
     """
-    if not settings.refused_keep_s:
-        return _NONE_BEATS * settings.beat_s
-    if swept := intake.delete_old(session, settings.refused_keep_s, _REFUSED):
+    old = intake.delete_old(session, settings.refused_keep_s, _REFUSED) if settings.refused_keep_s else 0
+    if old:
         ago = format_duration(settings.refused_keep_s)
-        log.warning("deleted %s of ems_publish that had been refused for more than %s", counted(swept, "row"), ago)
-    return _pause_s(swept, _REFUSED, settings)
+        log.warning("deleted %s of ems_publish that had been refused for more than %s", counted(old, "row"), ago)
+    keep_rows, keep_bytes = settings.refused_keep_rows, settings.refused_keep_bytes
+    surplus = intake.delete_surplus(session, keep_rows, keep_bytes, _REFUSED)
+    if surplus:
+        log.warning(
+            "deleted the oldest %s of ems_publish that had been refused: at most %s and %d bytes are kept "
+            "(refused_keep_rows, refused_keep_bytes)",
+            counted(surplus, "row"),
+            counted(keep_rows, "row"),
+            keep_bytes,
+        )
+    return pause_s(max(old, surplus), _REFUSED, settings)
 
 
-def _pause_s(swept: int, chunk: int, settings: Settings) -> float:
-    """Return the pause after rows were swept: none after a full chunk, and a long one if there were none."""
+def pause_s(swept: int, chunk: int, settings: Settings) -> float:
+    """Return the pause after rows were swept, in seconds: none after a full chunk, and a long one if there were none.
+
+    Args:
+        swept: the number of rows.
+        chunk: the number of rows that are swept at most.
+    """
     return 0.0 if swept == chunk else (_PAUSE_BEATS if swept else _NONE_BEATS) * settings.beat_s

@@ -16,14 +16,13 @@ from functools import partial
 from emsworker.broker.placed import PlacedBroker
 from emsworker.core.batches import in_batches
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import EmsError, MessageTooLarge
 from emsworker.core.model import NewMessage, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
-from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
+from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.stream import forwards
+from emsworker.store.stream import forwards, outbox
 from emsworker.store.stream.messages import row_bytes
 
 log = logging.getLogger(__name__)
@@ -44,33 +43,33 @@ class Forwarder(Runnable):
         on_death: see :class:`Runnable`.
     """
 
+    outlasts = (Exception,)  # it goes on as soon as both servers are there
+
     def __init__(self, servers: PlacedBroker, source: str, target: str, settings: Settings, on_death: OnDeath) -> None:
         super().__init__(f"ems-forward-{source}-{target}", on_death)
         self._servers, self._source_name, self._target, self._settings = servers, source, target, settings
-        self._what = f"messages from server {source} to server {target}"
+        self.duty = f"forward messages from server {source} to server {target}"
         self._source = servers.server(source)
         self._service = f"forward:{target}"[:64]
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"[-128:]
         self._leads, self._next_claim = False, 0.0
         self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
-        self._trouble, self._pause_s = Trouble(log), settings.beat_s
+        self.away_s = settings.beat_s
 
     def step(self) -> None:
         """Forward one batch of each topic, if no other process does."""
-        try:
-            if ticks() >= self._next_claim:
-                self._claim()
-            if self._leads and self._forward_all():
-                self._interval.note()
-        except Exception as error:  # it goes on as soon as both servers are there
-            self._trouble.note(f"cannot forward {self._what}", error, exc_info=not _is_known(error))
-            self._next_claim = 0.0
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            self.sleep(self._pause_s)
-            return
-        self._trouble.over(f"can forward {self._what}")
-        self._pause_s = self._settings.beat_s
+        if ticks() >= self._next_claim:
+            self._claim()
+        if self._leads and self._forward_all():
+            self._interval.note()
+        self.away_s = self._settings.beat_s
         self.sleep(min(self._interval.pause_s(ticks()), self._settings.poll_max_s))
+
+    def on_trouble(self, error: Exception) -> None:
+        """Try again, less and less often, until both servers are there."""
+        self._next_claim = 0.0
+        self.away_s = min(2 * self.away_s, _LONGEST_PAUSE_S)
+        super().on_trouble(error)
 
     def _claim(self) -> None:
         lease_s = self._settings.beat_lease_s
@@ -92,9 +91,17 @@ class Forwarder(Runnable):
             self._servers.forget(one.topic)
             return 0
         database, gone = self._source.database, 0
-        messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH))
+        messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH, _BYTES))
         for part in in_batches(messages, row_bytes, _BYTES):
-            if not self._hand_over(one.topic, name, kept, part):
+            try:
+                handed_over = self._hand_over(one.topic, name, kept, part)
+            except MessageTooLarge as error:
+                if len(part) > 1:
+                    raise
+                why = f"server {name} does not take it: {error}"
+                database.call(partial(outbox.refuse, topic_id=one.topic_id, uid=part[0].uid, why=why))
+                continue
+            if not handed_over:
                 self._servers.forget(one.topic)
                 break
             uids = [message.uid for message in part]
@@ -122,10 +129,6 @@ class Forwarder(Runnable):
         for broker in self._servers.servers.values():
             if "database" in vars(broker):
                 broker.database.thread_session().close()
-
-
-def _is_known(error: Exception) -> bool:
-    return isinstance(error, (*TROUBLES, EmsError))
 
 
 def forwarders(settings: Settings, source: str, on_death: OnDeath) -> list[Forwarder]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emsworker.core.config import Settings
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.store.stream import high_watermark
 
 _BEATS = 10

@@ -26,15 +26,14 @@ from emsworker.beat.locks import WatchLocks
 from emsworker.beat.services import Service, leader_services, standby_services
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import REFUSED, Conflict, ConnectionLost, DiskFull, EmsError
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.outage import Outage
 from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
 from emsworker.core.servers import MAIN
 from emsworker.core.url import redact
+from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import REFUSED, TROUBLES, Conflict, ConnectionLost, DiskFull
 
 log = logging.getLogger(__name__)
 
@@ -249,9 +248,8 @@ class Beat(Runnable):
         try:
             if self.leading:
                 clients.resign(self._session, LEADER_OF_BEAT, self._holder)
-        except (*TROUBLES, EmsError):
-            log.info("could not resign; the lease runs out by itself")
-        self._session.close()
+        finally:
+            self._session.close()
 
 
 def _totals(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.schema import server_facts
-from emsworker.store.engine.session import Session
+from emsworker.store import Session, server_facts
 from emsworker.store.inspect.locks import LockHolder, list_holders
 
 log = logging.getLogger(__name__)

@@ -19,20 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from emsworker.consume.attempts import AttemptRecord, one_line
+from emsworker.consume.attempts import AttemptRecord, decide, most_attempts, one_line, task_of
 from emsworker.core.codec import decode_headers
 from emsworker.core.config import Settings
-from emsworker.core.errors import DecodeError, TimeLimitExceeded, WorkerLost, class_name
+from emsworker.core.errors import ConnectionLost, DecodeError, TimeLimitExceeded, WorkerLost
 from emsworker.core.ids import process_of, uid_text
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, Isolation, Outcome
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import server_run
-from emsworker.store.engine.session import Session
+from emsworker.core.lost import Lost, Place, Suspect
+from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, HandlerRow, Isolation, Outcome
+from emsworker.store import Session, server_run
 from emsworker.store.groups import handlers as handlers_store
 from emsworker.store.groups import recovery as store
-from emsworker.store.groups.handlers import HandlerRow
-from emsworker.store.groups.recovery import Lost, Place, Suspect
 from emsworker.tasks.handlers import options_of
 
 log = logging.getLogger(__name__)
@@ -96,12 +93,8 @@ def failure_of(suspect: Suspect, outcome: Outcome, group: Ladder, handlers: Mapp
         handlers: of the group, by name; that of a subscription is empty.
     """
     error = error_of(outcome)
-    decision = options_of(_handler(suspect, handlers)).decide(group, suspect.attempt, error)
-    suspicious = outcome is Outcome.ORPHANED
-    kind = class_name(error)
-    return Failure.decided(
-        suspect.offset, suspect.attempt, outcome, str(error), decision, None, suspicious, kind, told=False
-    )
+    options = options_of(_handler(suspect, handlers))
+    return decide(suspect.offset, suspect.attempt, error, group, options, text=str(error), told=False)
 
 
 def error_of(outcome: Outcome) -> TimeLimitExceeded:
@@ -216,16 +209,13 @@ def _recover(
         ladder = Ladder.parse(lost.ladder, lost.max_attempts, jitter)
         handlers = handlers_store.list_handlers(session, place.group_id)
         failure = failure_of(suspect, verdict.outcome, ladder, handlers)
-        most = options_of(_handler(suspect, handlers)).ladder_over(ladder).max_attempts
+        most = most_attempts(error_of(verdict.outcome), ladder, options_of(_handler(suspect, handlers)))
         recovered = replace(recovered, failure=failure, attempt=_attempt_of(lost.claim, suspect, most))
     store.give_back(session, lost, recovered.failure, verdict.isolation)
     return recovered
 
 
 def _attempt_of(claim: Claim, suspect: Suspect, most: int) -> AttemptRecord:
-    try:
-        task = decode_headers(suspect.headers).get(TASK_HEADER) or "a message"
-    except DecodeError:
-        task = "a damaged message"
+    task = task_of(lambda: decode_headers(suspect.headers))
     uid = None if suspect.uid is None else uid_text(suspect.uid)
     return AttemptRecord(claim.topic, claim.partition, suspect.offset, uid, task, claim.group, suspect.attempt, most)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from emsworker.core.config import Settings
+from emsworker.core.errors import AssertionBroken
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
-from emsworker.publish.intake import take_in
-from emsworker.store.engine.errors import AssertionBroken
+from emsworker.publish.intake import ingest
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import outbox
 
@@ -48,7 +48,7 @@ class Relay:
     def _take_in(self, session: Session, settings: Settings) -> bool:
         """Move rows of ``ems_publish`` to the outbox; return whether anything came of it."""
         try:
-            done = take_in(session, settings, _BATCH)
+            done = ingest(session, settings, _BATCH)
         except AssertionBroken as error:  # the next round finds out that there is no such topic
             log.info("a topic was deleted while rows of ems_publish were taken in: %s", error)
             return True

@@ -7,8 +7,7 @@ from functools import partial
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
-from emsworker.store import topics
-from emsworker.store.engine.session import Session
+from emsworker.store import Session, topics
 from emsworker.store.stream import retention as store
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,8 @@ from datetime import datetime, timedelta
 from emsworker.admin.monitoring import GroupLag, read_lags
 from emsworker.core.config import Settings
 from emsworker.core.process.clock import ticks
-from emsworker.store import topics
-from emsworker.store.engine.schema import server_now
-from emsworker.store.engine.session import Session
-from emsworker.store.inspect import latest, monitoring
-from emsworker.store.inspect import samples as store
-from emsworker.store.inspect.monitoring import Extent
-from emsworker.store.inspect.samples import Sample
+from emsworker.store import Session, server_now, topics
+from emsworker.store.inspect import latest, monitoring, samples
 
 _MOST_COUNTED = 10_000  # retries, and dead letters, of each group
 _SHARE = 10  # sampling takes at most a tenth of the time
@@ -40,7 +35,7 @@ class TakeSamples:
 
     def __init__(self) -> None:
         self._round_at: datetime | None = None
-        self._written: dict[tuple[int, int], tuple[Sample, datetime]] = {}
+        self._written: dict[tuple[int, int], tuple[samples.Sample, datetime]] = {}
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Take samples and return the pause."""
@@ -50,27 +45,29 @@ class TakeSamples:
         lags = read_lags(session, _MOST_COUNTED)
         extents = monitoring.list_extents(session)
         kept_here = {topic.id for topic in topics.list_topics(session) if topic.server is None}
-        samples = list(samples_of(lags, extents, kept_here))
+        taken = list(samples_of(lags, extents, kept_here))
         places = set(self._written)
-        if store.find_round(session) != self._round_at:
+        if samples.find_round(session) != self._round_at:
             self._written, places = {}, latest.list_places(session)
         oldest = now - timedelta(seconds=min(_REPEAT_S, settings.sample_keep_s / 2))
-        news = [sample for sample in samples if self._is_news(sample, oldest)]
-        store.add_samples(session, news, now)
+        news = [sample for sample in taken if self._is_news(sample, oldest)]
+        samples.add_samples(session, news, now)
         latest.replace_rows(session, news, now)
-        latest.delete_rows(session, places - {sample.place for sample in samples})
+        latest.delete_rows(session, places - {sample.place for sample in taken})
         self._round_at = now
-        kept = {sample.place: self._written[sample.place] for sample in samples if sample.place in self._written}
+        kept = {sample.place: self._written[sample.place] for sample in taken if sample.place in self._written}
         self._written = kept | {sample.place: (sample, now) for sample in news}
         return max(settings.sample_s, _SHARE * (ticks() - began))
 
-    def _is_news(self, sample: Sample, oldest: datetime) -> bool:
+    def _is_news(self, sample: samples.Sample, oldest: datetime) -> bool:
         """Return whether a sample says something, or its predecessor was written before ``oldest``."""
         last, at = self._written.get(sample.place, (None, oldest))
         return not sample.topic_id or sample != last or at <= oldest
 
 
-def samples_of(lags: Iterable[GroupLag], extents: Iterable[Extent], kept_here: Collection[int]) -> Iterator[Sample]:
+def samples_of(
+    lags: Iterable[GroupLag], extents: Iterable[monitoring.Extent], kept_here: Collection[int]
+) -> Iterator[samples.Sample]:
     """Yield the samples of groups, of topics, and of the stream.
 
     Args:
@@ -82,11 +79,11 @@ def samples_of(lags: Iterable[GroupLag], extents: Iterable[Extent], kept_here: C
         places += 1
         written[extent.topic_id] += extent.end - 1
         kept[extent.topic_id] += extent.end - extent.log_start
-    groups = list[Sample]()
+    groups = list[samples.Sample]()
     for lag in lags:
         groups.append(_sample(lag, written[lag.topic.id]))
         places += len(lag.partitions)
-    by_topic: dict[int, list[Sample]] = {topic_id: [] for topic_id in written}
+    by_topic: dict[int, list[samples.Sample]] = {topic_id: [] for topic_id in written}
     for sample in groups:
         by_topic.setdefault(sample.topic_id, []).append(sample)
     totals = [
@@ -98,10 +95,10 @@ def samples_of(lags: Iterable[GroupLag], extents: Iterable[Extent], kept_here: C
     yield replace(_total(0, groups, written.total()), topics=sum(one.topics for one in totals), places=places)
 
 
-def _sample(lag: GroupLag, written: int) -> Sample:
+def _sample(lag: GroupLag, written: int) -> samples.Sample:
     unfinished = lag.claimed + lag.waiting + lag.retries
     passed = sum(one.cursor - 1 for one in lag.partitions)
-    return Sample(
+    return samples.Sample(
         lag.topic.id,
         lag.group.id,
         unclaimed=lag.unclaimed,
@@ -117,12 +114,12 @@ def _sample(lag: GroupLag, written: int) -> Sample:
     )
 
 
-def _total(topic_id: int, parts: list[Sample], written: int) -> Sample:
+def _total(topic_id: int, parts: list[samples.Sample], written: int) -> samples.Sample:
     def total(name: str) -> int:
         return sum(getattr(part, name) for part in parts)
 
     ages = [part.oldest_ms for part in parts if part.oldest_ms is not None]
-    return Sample(
+    return samples.Sample(
         topic_id,
         0,
         unclaimed=total("unclaimed"),
@@ -141,5 +138,5 @@ def _total(topic_id: int, parts: list[Sample], written: int) -> Sample:
 
 def prune_samples(session: Session, settings: Settings) -> float:
     """Delete samples that are older than ``sample_keep_s``, a chunk at a time; no pause while there are more."""
-    deleted = store.delete_old(session, settings.sample_keep_s, _CHUNK)
+    deleted = samples.delete_old(session, settings.sample_keep_s, _CHUNK)
     return 0.0 if deleted == _CHUNK else _PRUNE_BEATS * settings.beat_s

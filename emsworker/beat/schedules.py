@@ -6,8 +6,8 @@ import logging
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
+from emsworker.store import Session
 from emsworker.store.cluster import schedules
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def fire_schedules(session: Session, settings: Settings) -> float:
         try:
             fired = schedules.fire(session, name, grace_s)
         except ValueError as error:
-            log.error("schedule %r rests: %s", name, error)
+            log.error("schedule %r is disabled: %s", name, error)
             continue
         log.debug("schedule %r: fired %s", name, counted(fired, "slot"))
     return pause

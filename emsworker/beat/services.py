@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 
 from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
@@ -10,7 +11,6 @@ from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
     sweep_audit,
-    sweep_celery,
     sweep_clients,
     sweep_holds,
     sweep_keys,
@@ -31,10 +31,50 @@ from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.beat.strays import bring_strays_back
 from emsworker.core.config import Settings
+from emsworker.core.errors import repr_of
+from emsworker.core.extension import Extension, extensions, load
 from emsworker.core.servers import MAIN
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
+from emsworker.store.engine.schema import extension_versions
+from emsworker.store.engine.tables import has_tables
 
 Service = Callable[[Session, Settings], float]
+_LOOK_S = 30.0
+log = logging.getLogger(__name__)
+
+
+class ExtensionService:
+    """A service of an extension, run while the stream has the extension's tables.
+
+    Args:
+        extension: whose tables it needs.
+        service: what is run.
+    """
+
+    def __init__(self, extension: Extension, service: Service) -> None:
+        self.__name__: str = getattr(service, "__name__", type(service).__name__)
+        self._extension = extension
+        self._service = service
+        self._has_tables = not has_tables(extension)
+
+    def __call__(self, session: Session, settings: Settings) -> float:
+        """Run the service, or look again later."""
+        if not self._has_tables:
+            self._has_tables = self._extension.name in extension_versions(session)
+        return self._service(session, settings) if self._has_tables else _LOOK_S
+
+
+def services_of_extensions() -> Iterator[ExtensionService]:
+    """Make the services of each installed extension; one that fails must not stop those of the others."""
+    for extension in extensions().values():
+        if extension.services is None:
+            continue
+        try:
+            made = [ExtensionService(extension, one) for one in load(extension.services)()]
+        except Exception as error:  # of somebody else's code, or a library that its extra installs
+            log.warning("services of extension %r are left out: %s", extension.name, repr_of(error))
+        else:
+            yield from made
 
 
 def standby_services() -> tuple[Service, ...]:
@@ -70,7 +110,6 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         sweep_reports,
         sweep_slots,
         sweep_notices,
-        sweep_celery,
         sweep_audit,
         sweep_refused,
         TakeSamples(),
@@ -79,4 +118,5 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         look_for_room,
         WatchAlarms(locks),
         PingDeadMan(server),
+        *services_of_extensions(),
     )

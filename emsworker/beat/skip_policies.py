@@ -6,8 +6,7 @@ import logging
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
-from emsworker.store import topics
-from emsworker.store.engine.session import Session
+from emsworker.store import Session, topics
 from emsworker.store.groups import skipping
 
 log = logging.getLogger(__name__)

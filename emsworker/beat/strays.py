@@ -6,8 +6,8 @@ import logging
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
-from emsworker.store.engine.errors import Duplicate
-from emsworker.store.engine.session import Session
+from emsworker.core.errors import Duplicate
+from emsworker.store import Session
 from emsworker.store.stream.strays import bring_back, find_strays
 
 log = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from emsworker.core.model import Claim, Isolation
+from emsworker.core.flush import Flush
+from emsworker.core.model import Claim, Isolation, Notice
+from emsworker.core.servers import ServerRun
+from emsworker.core.work import Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.schema import ServerRun
-from emsworker.store.groups.claims import Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
 
 T = TypeVar("T")
 Send = Callable[[Flush], None]
@@ -30,11 +30,15 @@ class TransactionLost(Exception):
 
 
 class Channel(Protocol):
-    """A connection of one consuming thread. Whatever ends something is refused unless its claim is still ours.
+    """A connection of one consuming thread. Every write that ends a message is fenced.
 
     Every method may also raise :class:`ConnectionLost`, if it is not known what was committed, or :class:`Conflict`, if
     nothing was.
     """
+
+    def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
+        """Find, without any lock, the work that is available to groups."""
+        ...
 
     def take_range(
         self,
@@ -112,6 +116,10 @@ class Channel(Protocol):
 
     def was_committed(self, flush: Flush) -> bool:
         """Return whether a flush that finishes a claim was committed, although its answer was lost."""
+        ...
+
+    def take_notices(self, group_ids: Sequence[int], most: int) -> list[Notice]:
+        """Take notices of dead letters of processes that died; no other process gets them."""
         ...
 
     def server_run(self) -> ServerRun:

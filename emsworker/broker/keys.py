@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol
 
-from emsworker.core.model import Entry
-from emsworker.core.process.forks import undivided
+from emsworker.core.model import Begun, OnceState
+from emsworker.core.process.forks import fork_blocked
 from emsworker.store.cluster import once as store
-from emsworker.store.cluster.once import Begun
 from emsworker.store.engine.database import Database
 
 
@@ -26,6 +25,11 @@ class KeyBackend(Protocol):
     def cancel(self, key: bytes, token: bytes) -> None:
         """Release the key: the effect has not happened."""
         ...
+
+
+def take_in(transaction: Any, key: bytes, ttl_s: float) -> bool:
+    """Return whether a handler's transaction takes a key for the first time; the answer is part of it."""
+    return store.do_in(transaction, key, ttl_s)
 
 
 class MysqlKeys:
@@ -82,7 +86,7 @@ class RedisKeys:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        with undivided:
+        with fork_blocked:
             from emsworker.publish.redis_connection import connect, unavailable
 
         self._unavailable = unavailable
@@ -99,7 +103,7 @@ class RedisKeys:
         args = [token.hex(), keep_ms, round(running_s * 1000)]
         with self._unavailable("keys"):
             word, left_ms = self._begin(keys=[self._prefix + key], args=args)
-        return Begun(Entry(word.decode()), token, left_ms / 1000)
+        return Begun(OnceState(word.decode()), token, left_ms / 1000)
 
     def finish(self, key: bytes, token: bytes, ttl_s: float) -> bool:
         """Mark the effect as done; see :class:`KeyBackend`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -14,22 +14,30 @@ from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
 from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings
-from emsworker.core.errors import StoreUnavailable, TopicDeleted, TopicMoved
-from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
-from emsworker.core.process.forks import after_fork, lazy, undivided
+from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
+from emsworker.core.extension import default_stream
+from emsworker.core.limits import Limit
+from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic, TopicKind
+from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
+from emsworker.core.schedule import Declared
 from emsworker.core.selection.filters import Filter
+from emsworker.core.servers import MAIN
 from emsworker.publish.allocators import open_allocator
 from emsworker.publish.cancel import cancel_sent
 from emsworker.publish.catalog import Catalog
 from emsworker.publish.notifier import Notifier, Wake
-from emsworker.publish.outbox import Outbox, OutboxTransaction, Sender
-from emsworker.publish.outgoing import Outgoing, admit
+from emsworker.publish.outbox import Outbox
+from emsworker.publish.outgoing import admit
 from emsworker.publish.producer import Producer
+from emsworker.publish.transaction import OutboxTransaction, Sender
+from emsworker.store.cluster import schedules
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
+from emsworker.store.engine.session import never
+from emsworker.store.groups import handlers, limits
 from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
@@ -41,15 +49,20 @@ class MysqlBroker:
     Args:
         settings: the app's.
         kind_of: returns the kind with which a topic is created.
+        outlasts_refusal: see :class:`emsworker.store.engine.session.Session`.
 
     Attributes:
         pool: the threads on which coroutines call it.
         wakes: called for each topic that this process has written to.
     """
 
-    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
+    in_memory = False
+
+    def __init__(
+        self, settings: Settings, kind_of: Callable[[str], TopicKind], outlasts_refusal: Callable[[], bool] = never
+    ) -> None:
         self.settings = settings
-        self._kind_of = kind_of
+        self._kind_of, self._outlasts_refusal = kind_of, outlasts_refusal
         self.pool = ThreadPool(settings.async_threads)
         self.wakes: list[Wake] = []
         after_fork(self._leave_to_parent)
@@ -65,25 +78,22 @@ class MysqlBroker:
         """
         if self.settings.url is not None:
             return self.settings.url
-        with undivided:
-            from emsworker.local.stack import LocalStack
-
-        url = LocalStack().url
-        if url is None:
+        with fork_blocked:
+            found = default_stream()
+        if found is None:
             raise StoreUnavailable(
                 "EMS_URL is not set and no local stream is running; set it, or run `ems local start`"
             )
-        return url
+        return found.url
 
     @property
     def redis_url(self) -> str | None:
         """The Redis server, if there is one."""
         if self.settings.redis_url is not None or self.settings.url is not None:
             return self.settings.redis_url
-        with undivided:
-            from emsworker.local.stack import LocalStack
-
-        return LocalStack().redis_url
+        with fork_blocked:
+            found = default_stream()
+        return found.redis_url if found is not None else None
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -96,7 +106,12 @@ class MysqlBroker:
             AccessDenied, StoreUnavailable: it cannot be reached.
         """
         claim_role("producer")
-        database = Database(self.url, self.settings.connect_timeout_s, self.settings.publish_timeout_s)
+        database = Database(
+            self.url,
+            self.settings.connect_timeout_s,
+            self.settings.publish_timeout_s,
+            outlasts_refusal=self._outlasts_refusal,
+        )
         database.call(check_version)
         return database
 
@@ -152,7 +167,42 @@ class MysqlBroker:
     def _notifier(self) -> Notifier:
         return Notifier(self.redis_url, self.stream_id, self.wakes)
 
-    # -- the port ------------------------------------------------------------------------------------------------------
+    # -- the port: its only server -------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> Mapping[str, MysqlBroker]:
+        """The stream on the main server alone."""
+        return {MAIN: self}
+
+    @property
+    def home(self) -> MysqlBroker:
+        """The stream itself."""
+        return self
+
+    def live_on(self, server: str) -> None:
+        """Refuse another server than the main one."""
+        self.server(server)
+
+    def server(self, name: str) -> MysqlBroker:
+        """Return the stream on the main server."""
+        if name != MAIN:
+            fix = "the setting `servers` is not set, so there is only main"
+            raise ConfigError([Problem("server", repr(name), fix)])
+        return self
+
+    def locate(self, topic: str) -> tuple[str, ...]:
+        """Return the main server, which keeps every topic."""
+        return (MAIN,)
+
+    def kept_by(self, topic: str) -> MysqlBroker:
+        """Return the stream itself."""
+        return self
+
+    def served(self, topics: Sequence[str]) -> dict[str, bool]:
+        """Return that every topic is consumed here."""
+        return dict.fromkeys(topics, True)
+
+    # -- the port: the way in, and look-ups ----------------------------------------------------------------------------
 
     def prepare(self, topic: str | None = None) -> None:
         """Connect, and look a topic up."""
@@ -168,22 +218,20 @@ class MysqlBroker:
         """Return a group of a topic, created on first use if that is allowed."""
         return self.catalog.group(topic, name, declared, order)
 
-    def send(
-        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
-    ) -> list[Receipt]:
+    def send(self, topic: str, messages: Sequence[NewMessage], transaction: Any = None) -> list[Receipt]:
         """Store messages of one topic; if it was deleted meanwhile, in the topic that has its name now."""
-        direct = transaction is None and all(one.is_direct for one in outgoing)
+        direct = transaction is None and all(one.is_direct for one in messages)
         deletions = 0
         while True:
             found = self.catalog.topic(topic)
             if found.server is not None and (transaction is None or not self.settings.servers):
                 raise TopicMoved(topic, found.server)
-            for one, message in zip(outgoing, messages, strict=True):
-                admit(found, one, message)
+            for message in messages:
+                admit(found, message)
             try:
                 if direct:
                     return self.producer.send(found, messages)
-                return self.outbox.send(found, outgoing, messages, transaction)
+                return self.outbox.send(found, messages, transaction)
             except TopicDeleted:
                 self.catalog.forget(topic)
                 deletions += 1
@@ -233,13 +281,29 @@ class MysqlBroker:
             return MysqlKeys(self.database)
         return self._redis_keys if backend == "redis" and self.redis_url is not None else None
 
+    # -- what workers declare when they start --------------------------------------------------------------------------
+
+    def declare_limit(self, group: Group, limit: Limit) -> Limit:
+        """Set the limit of a group, unless one was set before; return the one that holds."""
+        return self.database.call(lambda session: limits.declare(session, group.id, limit))
+
+    def declare_handlers(self, group: Group, rows: Sequence[HandlerRow]) -> None:
+        """Store how the handlers of a group are charged, for recovery."""
+        self.database.call(lambda session: handlers.declare(session, group.id, rows))
+
+    def declare_schedules(self, declared: Sequence[Declared]) -> None:
+        """Store the schedules of an app."""
+        self.database.call(lambda session: schedules.declare(session, declared))
+
+    # -- the port: its clock and its connections -----------------------------------------------------------------------
+
     def now(self) -> datetime:
         """Return the server's time, in UTC."""
         return self.database.call(server_now)
 
-    def channel(self) -> MysqlChannel:
+    def channel(self, *, patient: bool = True) -> MysqlChannel:
         """Open a connection for a thread that consumes."""
-        return MysqlChannel(self.database.session())
+        return MysqlChannel(self.database.session(patient))
 
     def close(self) -> None:
         """Wait for what the threads of the pool have begun, and close the connections; both are made anew if needed."""

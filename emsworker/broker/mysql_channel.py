@@ -7,15 +7,16 @@ from functools import partial
 from typing import TypeVar
 
 from emsworker.broker.channel import Send, TransactionLost
-from emsworker.core.errors import TransactionEnded
-from emsworker.core.model import Claim, Isolation, Order
+from emsworker.core.errors import Conflict, ConnectionLost, TransactionEnded, TransactionGone
+from emsworker.core.flush import Flush
+from emsworker.core.model import Claim, Isolation, Notice, Order
+from emsworker.core.servers import ServerRun
+from emsworker.core.work import Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.errors import Conflict, ConnectionLost, TransactionGone, is_cut, translate
-from emsworker.store.engine.schema import ServerRun, server_run
+from emsworker.store.engine.errors import is_cut, translate
+from emsworker.store.engine.schema import server_run
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import claims, detaching, ordered, progress, recalling
-from emsworker.store.groups.claims import Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
+from emsworker.store.groups import claims, detaching, notices, ordered, progress, recalling
 
 T = TypeVar("T")
 
@@ -29,6 +30,10 @@ class MysqlChannel:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+
+    def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
+        """Find, without any lock, the work that is available to groups."""
+        return claims.find_work(self.session, group_ids)
 
     def take_range(
         self,
@@ -78,6 +83,10 @@ class MysqlChannel:
         """Return whether a flush whose answer was lost has finished its claim."""
         return progress.was_committed(self.session, flush)
 
+    def take_notices(self, group_ids: Sequence[int], most: int) -> list[Notice]:
+        """Take notices of dead letters of processes that died."""
+        return notices.take_notices(self.session, group_ids, most)
+
     def server_run(self) -> ServerRun:
         """Read which server answers, and since when it runs."""
         return server_run(self.session)
@@ -94,7 +103,7 @@ class MysqlChannel:
             self._commit(partial(commit, returned))
             return returned
 
-        return self.session.again_on_conflict(attempt)
+        return self.session.retry_on_conflict(attempt)
 
     def _call(self, call: Callable[[Transaction], T], is_cut_short: Callable[[], bool]) -> T:
         """Call the handler; an error with which the server rolled it back is raised even if the handler caught it."""

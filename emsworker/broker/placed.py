@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -31,6 +31,7 @@ from emsworker.core.errors import (
     TopicRuleError,
     UnknownMessage,
 )
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import check_name, uid_text
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
 from emsworker.core.process import forks
@@ -42,15 +43,13 @@ from emsworker.core.selection.filters import Filter
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.core.settings import settings_of
 from emsworker.core.url import impatient
-from emsworker.publish.outbox import OutboxTransaction, Sender
-from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.schema import check_version, stream_id_text
-from emsworker.store.groups.results import ResultRow
 from emsworker.store.stream import dedup, outbox
-from emsworker.store.topics import create_topic, get_topic
+from emsworker.store.topics import create_topic, find_served, find_topics, get_topic
 
 _FRESH_S = 1.0
 _ASK_S = 3.0  # for one server to say where a topic is
@@ -65,13 +64,14 @@ class PlacedBroker:
     Args:
         settings: the app's; ``url`` is the main server, ``servers`` the others.
         kind_of: returns the kind with which a topic is created.
-        home: the server that this process consumes from, and whose transactions its handlers work in.
 
     Attributes:
         servers: each server's own broker, by name, the main one first.
     """
 
-    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind], home: str = MAIN) -> None:
+    in_memory = False
+
+    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
         self._settings = settings
         self._placement = parse_servers(settings.servers)
         self.servers = {MAIN: MysqlBroker(settings, kind_of)} | {
@@ -79,12 +79,21 @@ class PlacedBroker:
         }
         for one in self._placement:
             name_server(one.name, one.url)
-        self.home_name = home
-        self.home = self.server(home)
+        self._home_name = MAIN
         self._known: dict[str, tuple[tuple[str, ...], float]] = {}
         self._rows_until: dict[tuple[str, str], float] = {}  # of a server: the topics that it has a row of
         self._homes: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._lock = forks.Lock()
+
+    @property
+    def home(self) -> MysqlBroker:
+        """The stream on the server from which this process consumes, and whose transactions its handlers work in."""
+        return self.servers[self._home_name]
+
+    def live_on(self, server: str) -> None:
+        """Consume from this server from now on."""
+        self.server(server)
+        self._home_name = server
 
     def server(self, name: str) -> MysqlBroker:
         """Return a server's broker.
@@ -125,6 +134,15 @@ class PlacedBroker:
     def kept_by(self, topic: str) -> MysqlBroker:
         """Return the broker of the server that keeps a topic; see :meth:`locate`."""
         return self.server(self.locate(topic)[-1])
+
+    def served(self, topics: Sequence[str]) -> dict[str, bool]:
+        """Return which topics are consumed on the home server."""
+        database = self.home.database
+        known = database.call(lambda session: find_topics(session, topics))
+        for topic in topics:
+            if topic not in known and place(topic, self._placement) == self._home_name:
+                self.locate(topic)
+        return database.call(lambda session: find_served(session, topics))
 
     def _look(self, topic: str, known: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return where a topic is; ``None`` while it is being moved. The servers that are not asked may be away."""
@@ -223,25 +241,19 @@ class PlacedBroker:
         """Return a group of a topic, created on first use if that is allowed."""
         return self.kept_by(topic.name).group(topic, name, declared, order)
 
-    def send(
-        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
-    ) -> list[Receipt]:
+    def send(self, topic: str, messages: Sequence[NewMessage], transaction: Any = None) -> list[Receipt]:
         """Store messages where their topic is kept; in a caller's transaction, in the outbox of its server."""
         if transaction is not None:
-            return self._send_within(topic, outgoing, messages, transaction)
+            return self._send_within(topic, messages, transaction)
         sent: dict[bytes, Receipt] = {}
         until, moved = ticks() + self._settings.publish_timeout_s, False
         while True:
             chain = self.locate(topic)
             for name in chain[:-1]:
-                sent |= self._sent_to(name, topic, outgoing, messages, moved)
+                sent |= self._sent_to(name, topic, messages, moved)
                 sent |= self._held_on(name, topic, messages)
-            todo = [pair for pair in zip(outgoing, messages, strict=True) if pair[1].uid not in sent]
             try:
-                if todo:
-                    receipts = self.server(chain[-1]).send(topic, [one for one, _ in todo], [one for _, one in todo])
-                    sent |= {message.uid: receipt for (_, message), receipt in zip(todo, receipts, strict=True)}
-                return [sent[message.uid] for message in messages]
+                return _send_rest(self.server(chain[-1]), topic, messages, sent)
             except (TopicMoved, TopicDeleted):
                 if ticks() > until:
                     raise
@@ -249,14 +261,12 @@ class PlacedBroker:
                 moved = True
                 time.sleep(_TURN_S)
 
-    def _sent_to(
-        self, name: str, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], moved: bool
-    ) -> dict[bytes, Receipt]:
+    def _sent_to(self, name: str, topic: str, messages: Sequence[NewMessage], moved: bool) -> dict[bytes, Receipt]:
         """Find messages that are where the topic was before: sent while it was moved, or under ids of the sender's own.
 
         Nothing arrives there any more: once its partitions are seen closed, all that was committed is found.
         """
-        uids = [message.uid for one, message in zip(outgoing, messages, strict=True) if moved or one.uid is not None]
+        uids = [message.uid for message in messages if moved or message.has_own_uid]
         if not uids:
             return {}
         broker = self.server(name)
@@ -283,9 +293,7 @@ class PlacedBroker:
             if message.dedup_key in held and held[message.dedup_key] != message.uid
         }
 
-    def _send_within(
-        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any
-    ) -> list[Receipt]:
+    def _send_within(self, topic: str, messages: Sequence[NewMessage], transaction: Any) -> list[Receipt]:
         name = self._home_of(transaction)
         broker = self.server(name)
         if ticks() >= self._rows_until.get((name, topic), 0.0):
@@ -293,21 +301,17 @@ class PlacedBroker:
                 self.point(name, topic, holder)
             self._rows_until[name, topic] = ticks() + _FRESH_S
         found = broker.topic(topic)
-        if found.server is not None and any(one.dedup_key is not None for one in outgoing):
+        if found.server is not None and any(one.dedup_key is not None for one in messages):
             raise TopicRuleError(
                 f"topic {topic!r} is kept on the server {found.server!r}, the transaction runs on {name!r}, and a "
                 "dedup_key counts on one server only; nothing was sent (send it after the commit, or use a uid)"
             )
         held: dict[bytes, Receipt] = {}
-        if any(one.dedup_key is not None or one.uid is not None for one in outgoing):
+        if any(one.dedup_key is not None or one.has_own_uid for one in messages):
             for former in self.locate(topic)[:-1]:
-                held |= self._sent_to(former, topic, outgoing, messages, False)
+                held |= self._sent_to(former, topic, messages, False)
                 held |= self._held_on(former, topic, messages)
-        todo = [pair for pair in zip(outgoing, messages, strict=True) if pair[1].uid not in held]
-        if todo:
-            receipts = broker.send(topic, [one for one, _ in todo], [one for _, one in todo], transaction)
-            held |= {message.uid: receipt for (_, message), receipt in zip(todo, receipts, strict=True)}
-        return [held[message.uid] for message in messages]
+        return _send_rest(broker, topic, messages, held, transaction)
 
     def _home_of(self, transaction: Any) -> str:
         """Return the server of an open transaction, which is asked once.
@@ -323,7 +327,7 @@ class PlacedBroker:
         return name
 
     def _ask_home(self, transaction: Any) -> str:
-        for name in dict.fromkeys([self.home_name, *self.servers]):
+        for name in dict.fromkeys([self._home_name, *self.servers]):
             broker = self.servers[name]
             try:
                 rows = foreign.run(transaction, stream_id_text(broker.database.name))
@@ -369,14 +373,27 @@ class PlacedBroker:
         """Return the home server's time, in UTC."""
         return self.home.now()
 
-    def channel(self) -> MysqlChannel:
+    def channel(self, *, patient: bool = True) -> MysqlChannel:
         """Open a connection to the home server for a thread that consumes."""
-        return self.home.channel()
+        return self.home.channel(patient=patient)
 
     def close(self) -> None:
         """Close the connections of all servers."""
         for broker in self.servers.values():
             broker.close()
+
+
+def _send_rest(
+    broker: MysqlBroker,
+    topic: str,
+    messages: Sequence[NewMessage],
+    sent: Mapping[bytes, Receipt],
+    transaction: Any = None,
+) -> list[Receipt]:
+    """Send the messages that are not sent yet, and return the receipts of all."""
+    todo = [message for message in messages if message.uid not in sent]
+    receipts = iter(broker.send(topic, todo, transaction) if todo else ())
+    return [sent[message.uid] if message.uid in sent else next(receipts) for message in messages]
 
 
 class PlacedResults:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from emsworker.broker.channel import Channel
 from emsworker.broker.keys import KeyBackend
@@ -13,12 +13,77 @@ from emsworker.broker.results import ResultBackend
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import Filter
-from emsworker.publish.outbox import OutboxTransaction, Sender
-from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.transaction import OutboxTransaction, Sender
+
+if TYPE_CHECKING:
+    from emsworker.broker.mysql import MysqlBroker
 
 
 class Broker(Protocol):
-    """The keeper of messages: the stream in MySQL, or one in memory."""
+    """The keeper of messages: the stream in MySQL, on one server or several, or one in memory.
+
+    Attributes:
+        in_memory: messages end with this process, and there is no server.
+    """
+
+    in_memory: bool
+
+    # -- its servers ---------------------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> Mapping[str, MysqlBroker]:
+        """The stream on each server by its name, the main one first.
+
+        Raises:
+            EmsError: it is in memory; so for :attr:`home`, :meth:`server` and :meth:`kept_by`.
+        """
+        ...
+
+    @property
+    def home(self) -> MysqlBroker:
+        """The stream on the server from which this process consumes, by default the main one."""
+        ...
+
+    def live_on(self, server: str) -> None:
+        """Consume from this server from now on.
+
+        Raises:
+            ConfigError: there is no server of that name.
+        """
+        ...
+
+    def server(self, name: str) -> MysqlBroker:
+        """Return the stream on a server.
+
+        Raises:
+            ConfigError: there is no server of that name.
+        """
+        ...
+
+    def locate(self, topic: str) -> tuple[str, ...]:
+        """Return the servers that have kept a topic; the last one keeps it now.
+
+        Raises:
+            UnknownTopic, InvalidName: of several servers none has it, and it may not be created.
+        """
+        ...
+
+    def kept_by(self, topic: str) -> MysqlBroker:
+        """Return the stream on the server that keeps a topic; see :meth:`locate`."""
+        ...
+
+    def served(self, topics: Sequence[str]) -> dict[str, bool]:
+        """Return which topics are consumed on the home server: those that it keeps, or has kept (false).
+
+        Topics that are nowhere yet are created, if that is allowed; no other server is asked about those that exist.
+
+        Raises:
+            StoreUnavailable: a topic is nowhere yet, and not every server could be asked whether it has it.
+            UnknownTopic: a topic is nowhere, and may not be created.
+        """
+        ...
+
+    # -- the way in, and look-ups --------------------------------------------------------------------------------------
 
     @property
     def pool(self) -> ThreadPool:
@@ -56,14 +121,10 @@ class Broker(Protocol):
         """
         ...
 
-    def send(
-        self, topic: str, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
-    ) -> list[Receipt]:
+    def send(self, topic: str, messages: Sequence[NewMessage], transaction: Any = None) -> list[Receipt]:
         """Store messages of one topic, and return after their commit, or in the caller's transaction.
 
         Args:
-            outgoing: as the app sent them.
-            messages: the same, encoded.
             transaction: an open transaction that the messages are committed with.
 
         Raises:
@@ -99,8 +160,12 @@ class Broker(Protocol):
         """Return the time by the broker's clock, in UTC."""
         ...
 
-    def channel(self) -> Channel:
-        """Open a connection for a thread that consumes."""
+    def channel(self, *, patient: bool = True) -> Channel:
+        """Open a connection for a thread that consumes; nothing else makes a channel.
+
+        Args:
+            patient: do a packet again after a conflict with another transaction; otherwise raise :class:`Conflict`.
+        """
         ...
 
     def close(self) -> None:

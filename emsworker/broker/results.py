@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Protocol
 
 from emsworker.core.errors import DecodeError
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import uid_text
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 from emsworker.core.run import Progress
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import reports
 from emsworker.store.groups import results as store
-from emsworker.store.groups.results import ResultRow
 
 
 class ResultBackend(Protocol):
@@ -87,7 +87,7 @@ class RedisResults:
     """
 
     def __init__(self, redis_url: str, stream_id: str) -> None:
-        with undivided:
+        with fork_blocked:
             from emsworker.publish.redis_connection import connect, unavailable
 
         self._redis, self._unavailable = connect(redis_url), unavailable

@@ -8,20 +8,27 @@ a checker that shares no code with the system compares the histories with the co
 `ems chaos break` injects the faults, `ems chaos check` compares.
 """
 
-from emsworker.chaos.checker import check, check_stream
-from emsworker.chaos.history import (
-    Deed,
-    Fault,
-    HandlerRun,
-    History,
-    Operation,
-    Recorder,
-    Sent,
-    note_operation,
-    read_history,
-)
-from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
-from emsworker.chaos.window import CheckWindow, Effects
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.chaos.checker import check, check_stream
+    from emsworker.chaos.history import (
+        Deed,
+        Fault,
+        HandlerRun,
+        History,
+        Operation,
+        Recorder,
+        Sent,
+        note_operation,
+        read_history,
+    )
+    from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
+    from emsworker.chaos.window import CheckWindow, Effects
 
 __all__ = [
     "ChaosReport",
@@ -42,3 +49,26 @@ __all__ = [
     "note_operation",
     "read_history",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "check": "checker",
+        "check_stream": "checker",
+        "Deed": "history",
+        "Fault": "history",
+        "HandlerRun": "history",
+        "History": "history",
+        "Operation": "history",
+        "Recorder": "history",
+        "Sent": "history",
+        "note_operation": "history",
+        "read_history": "history",
+        "ChaosReport": "report",
+        "Kind": "report",
+        "Rules": "report",
+        "Violation": "report",
+        "CheckWindow": "window",
+        "Effects": "window",
+    },
+)

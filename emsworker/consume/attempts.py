@@ -1,4 +1,7 @@
-"""Log lines of attempts, and the fields by which log records name the message that is being run.
+"""Attempts that did not end well: what follows from an error, and the log line that says so.
+
+A retry, or a dead letter, is decided here and nowhere else (:func:`decide`), whoever has run the message: a worker, a
+program that pulls, the watchdog of time limits, or recovery after a crash.
 
 An attempt that did not end well is one record: at level warning if the message is retried, at level error if it is a
 dead letter, then with its traceback. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,11 +20,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from emsworker.core.durations import span_text
-from emsworker.core.errors import DecodeError, class_name, text_of
+from emsworker.core.errors import (
+    ConnectionLostInHandler,
+    DecodeError,
+    Ignore,
+    Reject,
+    SoftTimeLimitExceeded,
+    TimeLimitExceeded,
+    WorkerLost,
+    class_name,
+    text_of,
+)
+from emsworker.core.ladder import DEFAULT_LADDER, Decision, Done, Dropped, Ladder
 from emsworker.core.model import TASK_HEADER, Failure, Message, Outcome
 from emsworker.core.process import forks
 from emsworker.core.process.forks import Mutex
+from emsworker.core.terminal_text import shortened
 from emsworker.core.url import redact
+from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Route
 
 log = logging.getLogger(__name__)
@@ -28,6 +45,8 @@ log = logging.getLogger(__name__)
 MESSAGE_FIELDS = ("topic", "partition", "offset", "id", "task", "group", "attempt", "trace_id")
 _TRACEPARENT = "traceparent"
 _MAX_ERROR = 500
+_MOST_DESCRIBED = 8000  # characters; what the store keeps of an error
+_NO_OPTIONS = HandlerOptions()
 _VERBS = {
     Outcome.TIMEOUT: "timed out",
     Outcome.ORPHANED: "lost its worker",
@@ -44,6 +63,70 @@ def running_fields() -> Mapping[str, Any]:
     """Return the fields of the message that the calling handler runs; none elsewhere, and less of a batch."""
     fields = _running.get()
     return {} if fields is None else fields()
+
+
+class Expired(Ignore):
+    """The message's expiry time has passed."""
+
+
+def decide(
+    offset: int,
+    attempt: int,
+    error: BaseException,
+    group: Ladder,
+    options: HandlerOptions = _NO_OPTIONS,
+    *,
+    ran_s: float | None = None,
+    text: str | None = None,
+    kind: str | None = None,
+    told: bool = True,
+) -> Failure:
+    """Decide what follows from an attempt that ended in an error: a retry, a dead letter, or nothing.
+
+    Args:
+        attempt: its number.
+        group: the group's ladder; options: of the handler, which may have its own.
+        ran_s: the seconds that it ran, if they are known.
+        text, kind: what is stored of the error, and its class; by default its traceback.
+        told: the caller calls the hooks.
+    """
+    decision = options.decide(group, attempt, error)
+    outcome = outcome_of(error, decision)
+    suspect = isinstance(error, (WorkerLost, ConnectionLostInHandler))  # its process, or its connection, died with it
+    stored, kind = text or describe(error), kind or class_name(error)
+    return Failure.decided(offset, attempt, outcome, stored, decision, ran_s, suspect, kind, told)
+
+
+def most_attempts(error: BaseException, group: Ladder, options: HandlerOptions) -> int:
+    """Return the attempts that a message may use after an error; a broadcast has one."""
+    if isinstance(options.decide(group, 1, error), Dropped):
+        return 1
+    return options.ladder_over(group).max_attempts
+
+
+def outcome_of(error: BaseException, decision: Decision) -> Outcome:
+    """Return the outcome of an attempt that raised."""
+    if isinstance(error, Expired):
+        return Outcome.EXPIRED
+    if isinstance(error, Reject):
+        return Outcome.REJECTED
+    if isinstance(error, WorkerLost):
+        return Outcome.ORPHANED
+    if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
+        return Outcome.TIMEOUT
+    return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
+
+
+def describe(error: BaseException) -> str:
+    """An error with its traceback, without our own frames, passwords in URLs and the middle of a long text."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
+        trace = trace.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:  # the parts of an error that Python asks for are its author's as well
+        text = f"{''.join(traceback.format_tb(trace))}{class_name(error)}: {text_of(error)}"
+    return shortened(redact(text).strip(), _MOST_DESCRIBED)
 
 
 @dataclass
@@ -138,33 +221,45 @@ def _consequence(failure: Failure) -> tuple[int, str]:
     return logging.ERROR, "it is not run again"  # of a broadcast
 
 
-class AttemptLog:
-    """Logs the attempts of one group in one process.
+class GroupAttempts:
+    """The attempts at messages of one group in one process: decides what follows from errors, counts and logs it.
 
     Args:
         route: the group's handlers, which name its messages.
+        ladder: of the group.
         tally: counts what failed.
     """
 
-    def __init__(self, route: Route | None = None, tally: FailureTally | None = None) -> None:
+    def __init__(
+        self, route: Route | None = None, ladder: Ladder | None = None, tally: FailureTally | None = None
+    ) -> None:
         self._route = route
+        self._ladder = ladder or Ladder.parse(DEFAULT_LADDER)
         self._tally = tally or FailureTally()
 
     def task_of(self, message: Message) -> str:
         """Return the name of the message's task, or of the subscription's function."""
         if self._route is not None and self._route.subscription is not None:
             return self._route.subscription.name
-        try:
-            return message.headers.get(TASK_HEADER) or "a message"
-        except DecodeError:
-            return "a damaged message"
+        return task_of(lambda: message.headers)
 
-    def log_failure(self, message: Message, failure: Failure, error: BaseException, most: int) -> None:
-        """Count and log an attempt that did not end well.
+    def decide(
+        self,
+        message: Message,
+        options: HandlerOptions,
+        error: BaseException,
+        ran_s: float,
+        text: str | None = None,
+        *,
+        told: bool = True,
+    ) -> Failure:
+        """Decide what follows from an attempt that ended in an error; see :func:`decide`."""
+        return decide(
+            *(message.offset, message.attempt, error, self._ladder, options), ran_s=ran_s, text=text, told=told
+        )
 
-        Args:
-            most: the attempts that the message may use.
-        """
+    def log_failure(self, message: Message, options: HandlerOptions, failure: Failure, error: BaseException) -> None:
+        """Count and log an attempt that did not end well."""
         self._tally.note(failure)
         group = "" if self._route is None else self._route.group
         AttemptRecord(
@@ -175,7 +270,7 @@ class AttemptLog:
             self.task_of(message),
             group,
             message.attempt,
-            most,
+            most_attempts(error, self._ladder, options),
         ).log_failure(failure, one_line(error))
 
     def log_done(
@@ -204,9 +299,17 @@ class AttemptLog:
         return fields | {"id": first.id, "attempt": first.attempt, "trace_id": _trace_id(first)}
 
 
+def task_of(headers: Callable[[], Mapping[str, str]]) -> str:
+    """Return the name of a message's task, by its headers, which may be damaged."""
+    try:
+        return headers().get(TASK_HEADER) or "a message"
+    except DecodeError:
+        return "a damaged message"
+
+
 def one_line(error: BaseException) -> str:
     """Return the type and the first line of an error, without passwords in URLs."""
-    name = class_name(error).lstrip("_")
+    name = class_name(error)
     text = next((line.strip() for line in redact(text_of(error)).splitlines() if line.strip()), "")
     return f"{name}: {text[:_MAX_ERROR]}" if text else name
 

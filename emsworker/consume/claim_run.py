@@ -1,49 +1,57 @@
-"""A claim that is being worked on: what is done, what runs, and what failed and is not flushed yet.
+"""A claim that is being worked on: its progress, and the watch over the thread that runs its messages.
 
-The consumer thread runs its messages; meanwhile the completer flushes its progress and enforces time limits.
+The thread runs its messages; meanwhile other threads write its progress down and enforce time limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 from emsworker.broker.channel import Channel, Send
-from emsworker.consume.attempts import AttemptLog
+from emsworker.consume.attempts import GroupAttempts
+from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
+from emsworker.consume.flusher import HeldClaim, send
+from emsworker.consume.gate import IsolationGate, Passage
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
-from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Message, Order
+from emsworker.core.flush import Flush
+from emsworker.core.model import Claim, Isolation, Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import Mutex
 from emsworker.core.run import ProgressReport, Run, check_span
-from emsworker.store.groups.progress import Flush
-from emsworker.store.groups.results import ResultRow
 from emsworker.tasks.middleware import RunEnd, RunOutcome
 from emsworker.tasks.options import HandlerOptions
 
 _HEAVY_BYTES = 1 << 20
-_REPORT_PAUSE_S = 0.5
 
 
-class Ended(NamedTuple):
-    """The end of a message.
+class BatchBroken(Exception):
+    """A batch handler has failed without naming its messages: they are run one by one."""
 
-    Attributes:
-        ran_s: the seconds that it ran.
-        failure: set if the run has failed.
-        results: the results to store.
-        error: the error of a failure, for the hooks; a batch may give only a text.
-        blocked: it was not run, because an earlier message of its key must be retried first.
-    """
 
-    message: Message
-    ran_s: float = 0.0
-    failure: Failure | None = None
-    results: Sequence[ResultRow] = ()
-    error: BaseException | None = None
-    blocked: bool = False
+class Caller(Protocol):
+    """What a claim's messages are run by; its calls are opaque pairs of a handler and messages that run together."""
+
+    channel: Channel
+    may_go_on: Callable[[], bool]
+    gate: IsolationGate
+
+    def calls(self, claim: Claim) -> Iterator[tuple[Any, list[Message]]]:
+        """Yield the messages in order with their handlers."""
+        ...
+
+    def limits_of(self, handler: Any, group_timeout_s: float) -> HandlerOptions:
+        """Return the limits of the thread that runs a handler."""
+        ...
+
+    def call(self, claim_run: ClaimRun, messages: list[Message], handler: Any, began: float) -> Sequence[Ended]:
+        """Run messages that have begun; return their ends, those left out that are recorded already.
+
+        Raises:
+            BatchBroken: the messages are to be run one by one.
+        """
+        ...
 
 
 def end_of(ended: Ended) -> RunEnd:
@@ -59,313 +67,231 @@ def end_of(ended: Ended) -> RunEnd:
     return RunEnd(ended.message, outcome, ended.ran_s, ended.error, failure.retry_in_s, failure.dead)
 
 
-class ProgressBuffer:
-    """The last report of each running message; the owner holds ``lock`` around all methods but :meth:`tell`.
-
-    Attributes:
-        closed: the claim belongs to another client, or is finished.
-    """
-
-    def __init__(self, lock: Mutex) -> None:
-        self._lock = lock
-        self._fresh: dict[bytes, ProgressReport] = {}
-        self._told: set[bytes] = set()  # uids of running messages that have reported
-        self._stale: list[bytes] = []  # uids of those that have ended since
-        self._written_at = 0.0
-        self.closed = False
-
-    def tell(self, report: ProgressReport) -> None:
-        """Keep the last report of a running message for the next flush.
-
-        Raises:
-            RunEnded: the message is run elsewhere by now.
-        """
-        with self._lock:
-            if self.closed:
-                raise RunEnded("the message is run elsewhere by now")
-            self._fresh[report.uid] = report
-            self._told.add(report.uid)
-
-    def ended(self, ended: Sequence[Ended]) -> None:
-        """Schedule the reports of messages that no longer run for removal."""
-        if not self._told:
-            return
-        uids = self._told.intersection([one.message.uid for one in ended])
-        self._told -= uids
-        self._stale += uids
-        for uid in uids:
-            self._fresh.pop(uid, None)
-
-    @property
-    def is_due(self) -> bool:
-        """True if there is a report, and the last write is long enough ago."""
-        return bool(self._fresh) and ticks() - self._written_at >= _REPORT_PAUSE_S
-
-    @property
-    def fresh(self) -> tuple[ProgressReport, ...]:
-        """Reports to write."""
-        return tuple(self._fresh.values())
-
-    @property
-    def stale(self) -> tuple[bytes, ...]:
-        """Uids whose reports are to be removed."""
-        return tuple(self._stale)
-
-    def written(self, fresh: Sequence[ProgressReport], stale: Sequence[bytes]) -> None:
-        """Drop reports and removals that have been committed."""
-        del self._stale[: len(stale)]
-        for report in fresh:
-            self._written_at = ticks()
-            if self._fresh.get(report.uid) is report:
-                del self._fresh[report.uid]
-
-
-class ClaimRun(Watch):
-    """Progress of one claim, shared by its consumer and the completer.
+class ClaimRun(HeldClaim):
+    """Work on one claim, shared by the thread that runs it and those that look after it.
 
     Args:
         claim: the claim that is being worked on.
         topic_id: of its topic.
         timeout_s: the group's timeout.
-        thread_id: of the consumer, for the soft time limit.
+        thread_id: of the thread that runs it, for the soft time limit.
         attempts: logs what fails.
+
+    Attributes:
+        named: it has its process to itself: what runs is recorded, and charged if the process dies.
     """
 
     def __init__(
-        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: AttemptLog | None = None
+        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: GroupAttempts | None = None
     ) -> None:
-        super().__init__(thread_id, timeout_s)
-        self.attempts = attempts or AttemptLog()
-        self.claim = claim
-        self.topic_id = topic_id
-        self._flushing = forks.Lock()
-        self.acked_to = claim.acked_to
-        self.last = claim.hi  # the claim may be cut shorter while it runs
-        self.lost = False  # it belongs to another client, or is finished: nothing more may be written
-        self.running_through = claim.acked_to
-        self._blocked: list[tuple[int, bytes | None]] = []
-        self._blocked_keys = set(claim.blocked_keys)
-        self.held = False  # if a partition runs in order: a message must be retried before the next one
+        super().__init__(ClaimProgress(claim, topic_id, timeout_s), forks.Lock())
+        self.watch = Watch(thread_id, timeout_s, self.lock)
+        self.attempts = attempts or GroupAttempts()
         self.began_at = ticks()
-        self._failures = [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
-        self._results: list[ResultRow] = []
-        self._result_bytes = 0
-        self._done_retries: list[tuple[int, int, int]] = []
-        self.progress_buffer = ProgressBuffer(self.lock)
-        self._given_up = False
-        self.named = False  # it has its process to itself: what runs is recorded, and charged if the process dies
-        self._may_be_named = False
-        self._written_to = claim.acked_to
-        self._told_timeout_s = timeout_s
-        self.written_at = ticks()
+        self.named = False
 
-    # -- the consumer's side -------------------------------------------------------------------------------------------
+    @property
+    def lost(self) -> bool:
+        """True if it belongs to another client, or is finished: nothing more may be written."""
+        return self.progress.closed
+
+    # -- the side of the thread that runs it ---------------------------------------------------------------------------
+
+    def work(self, caller: Caller) -> bool:
+        """Run the messages in order; return True if all have ended, False if some are to be given back.
+
+        Raises:
+            FenceLost: the claim has another owner.
+            ConnectionLost: this thread's connection was lost.
+        """
+        alone = self.claim.isolation.alone
+        for handler, messages in caller.calls(self.claim):
+            if self.progress.halted or not caller.may_go_on() or (caller.gate.closed and not alone):
+                return False  # if a suspect waits for the process, the rest goes to other processes at once
+            if self.progress.waits(messages[0]):
+                self.done([Ended.untouched(messages[0])])
+            elif alone:
+                if not all(self._run_alone(caller, message, handler) for message in messages):
+                    return False
+            elif not self._run(caller, messages, handler):
+                return False
+        return True
+
+    def _run_alone(self, caller: Caller, message: Message, handler: Any) -> bool:
+        """Run a message alone in the process: a crash must name only one message."""
+        try:
+            ran = self._enter_gate(caller) and self._run(caller, [message], handler)
+            self.write_changes(caller.channel)  # or a crash in the next message would blame this one too
+        finally:
+            # If the server could not be told that it has ended, the thread leaves when it has written that down: until
+            # then a crash would blame this one.
+            if not self.progress.may_be_named:
+                caller.gate.leave(self)
+        return ran
+
+    def _enter_gate(self, caller: Caller) -> bool:
+        """Wait until the process is free, or for as long as its isolation lets others wait; return False on a stop."""
+        room_s = self.claim.isolation.room_s
+        while (passage := caller.gate.ask(self, room_s)) is Passage.WAIT and caller.may_go_on():
+            self.write_down(caller.channel)  # its deadline moves with it
+        self.named = passage is Passage.ALONE
+        return caller.may_go_on()
+
+    def _run(self, caller: Caller, messages: list[Message], handler: Any) -> bool:
+        """Run messages together; return False if the claim was lost or given back before them."""
+        began = ticks()
+        if not self.start(messages, caller.limits_of(handler, self.watch.group_timeout_s), began):
+            return False
+        if self.named:
+            self.write_down(caller.channel)  # before it runs: it may kill this process
+        try:
+            ended = caller.call(self, messages, handler, began)
+        except BatchBroken:
+            self.watch.running = None
+            return all(caller.may_go_on() and self._run(caller, [message], handler) for message in messages)
+        if ended:  # last: once they are done, the flusher may write them down
+            self.done(ended)
+        if self.progress.result_bytes > _HEAVY_BYTES:
+            self.write_down(caller.channel)
+        return True
 
     def start(self, messages: list[Message], options: HandlerOptions, now: float) -> bool:
         """Begin to run messages; false if the claim was lost or given back before them."""
         with self.lock:
-            if self.lost or messages[-1].offset > self.last:
+            if self.watch.abandoned or not self.progress.may_begin(messages[-1]):
                 return False
-            self._given_up = self.progress_buffer.closed = False
-            self.begin(messages, options, now)
+            if self.named:
+                self.progress.named = messages[0].offset
+            self.watch.begin(messages, options, now)
             return True
 
-    def waits(self, message: Message) -> bool:
-        """Return whether an earlier message of its key must be retried first."""
-        return message.key_bytes is not None and message.key_bytes in self._blocked_keys
-
-    def running_fields(self) -> dict[str, Any]:
-        """Return the fields of log records about what runs, for the thread that runs it."""
-        running = self.running
-        if running is None:
-            return {}
-        return self.attempts.fields_of([m for m in self.claim.messages if running <= m.offset <= self.running_through])
-
-    def block(self, message: Message) -> None:
-        """Mark a message as blocked: an earlier one of its key must be retried first."""
-        with self.lock:
-            self._settle(Ended(message, blocked=True))
+    def running_messages(self) -> list[Message]:
+        """Return what runs, without the lock: for log records of the thread that runs it."""
+        running, through = self.watch.running, self.watch.running_through
+        return [] if running is None else [m for m in self.claim.messages if running <= m.offset <= through]
 
     def done(self, ended: Sequence[Ended], following: Message | None = None) -> None:
-        """Mark messages that ran together as ended; their failures are written with the next flush.
-
-        This is one step: the completer must never see a part of a batch as finished and give the rest back.
+        """Record the ends of messages that ran together; they are written down with the next flush.
 
         Args:
             following: of coroutines: the first message that still runs.
         """
-        is_retry = self.claim.source is ClaimSource.RETRY
         with self.lock:
-            for one in ended:
-                if is_retry or one.failure is not None or one.results:  # else its offset says it all
-                    self._note_order(one)
-                    self._note(one)
-            self.progress_buffer.ended(ended)
-            self.acked_to = ended[-1].message.offset
-            self.running = following.offset if following is not None else None
+            self.watch.running = following.offset if following is not None else None
+            if not self.watch.abandoned:
+                self.progress.end(ended)
 
-    def _settle(self, ended: Ended) -> None:
-        self._note(ended)
-        self.progress_buffer.ended([ended])
-        self.acked_to = ended.message.offset
-
-    def _note(self, ended: Ended) -> None:
-        message = ended.message
-        if ended.blocked:
-            self._blocked.append((message.offset, message.key_bytes))
-        elif ended.failure is not None:
-            self._failures.append(ended.failure)
-        elif self.claim.source is ClaimSource.RETRY:
-            self._done_retries.append(_done_retry(ended))
-        if ended.results:
-            self._results += ended.results
-            self._result_bytes += _bytes_of(ended.results)
-
-    def _leave_no_gaps(self) -> None:
-        """Close gaps before the claim is given back; a claim that runs in order has none."""
-
-    def _note_order(self, ended: Ended) -> None:
-        if self.claim.order is Order.NONE or ended.failure is None or ended.failure.retry_in_s is None:
-            return
-        if self.claim.order is Order.PARTITION:
-            self.held = True
-        if ended.message.key_bytes is not None:
-            self._blocked_keys.add(ended.message.key_bytes)
-
-    def rewind(self) -> None:
-        """Mark that nothing runs, though nothing is done: a batch is about to be run one by one."""
+    def unname(self) -> None:
+        """Mark that a suspect no longer has its process to itself."""
         with self.lock:
-            self.running = None
-
-    def passed(self, finished: bool) -> int:
-        """Return the number of offsets that it has passed, including those with nothing to run.
-
-        Args:
-            finished: the whole claim has been run.
-        """
-        if self.claim.source is ClaimSource.RETRY:
-            return sum(message.offset <= self.acked_to for message in self.claim.messages)
-        return (self.last if finished else self.acked_to) - self.claim.acked_to
-
-    @property
-    def completed(self) -> int:
-        """The number of its messages that have ended, successfully or not."""
-        return sum(message.offset <= self.acked_to for message in self.claim.messages)
+            self.named, self.progress.named = False, None
 
     @property
     def started(self) -> int:
         """The number of its messages that were started, as far as is known: if they run at once, all of them."""
-        top = self.running_through if self.running is not None else self.acked_to
-        return sum(message.offset <= top for message in self.claim.messages)
+        return self.progress.ended + len(self.running_messages())
 
-    def finish(self) -> Flush | None:
-        """End a claim that is done, and return what the next claim writes along; ``None`` if the claim was lost."""
-        with self._flushing, self.lock:
-            if self.lost:
-                return None
-            self.running = None
-            self.acked_to = self.last
-            self.lost = self.progress_buffer.closed = True
-            return self._flush(finished=True)
+    def report(self, watch: Watch, report: ProgressReport) -> None:
+        """Keep the last report of a running message for the next write.
 
-    def unfinished(self) -> Flush | None:
-        """End the claim early, and return what is known to be done, for a last flush over a new connection."""
-        with self._flushing, self.lock:
-            if self.lost:
-                return None
-            self.running = None
-            self.lost = self.progress_buffer.closed = True
-            return self._flush()
+        Raises:
+            RunEnded: the message is run elsewhere by now.
+        """
+        with self.lock:
+            if self.lost or watch.abandoned:
+                raise RunEnded("the message is run elsewhere by now")
+            self.progress.reports.add(report)
 
     # -- writing down --------------------------------------------------------------------------------------------------
 
-    def _flush(self, *, finished: bool = False, acked_to: int | None = None) -> Flush:
-        return Flush(
-            self.claim,
-            self.topic_id,
-            self.acked_to if acked_to is None else acked_to,
-            self._needed_s,
-            running=self.running if self.named else None,
-            finished=finished,
-            done_offsets=tuple(self._done_retries),
-            failures=tuple(self._failures),
-            results=tuple(self._results),
-            blocked=tuple(self._blocked),
-            reports=self.progress_buffer.fresh,
-            reports_ended=self.progress_buffer.stale,
-            was=self._written_to,
-        )
-
     @property
-    def dirty(self) -> bool:
-        """True if there is something to flush."""
-        return not self.lost and (
-            self.acked_to != self._written_to
-            or bool(self._failures)
-            or (self.running is not None and self._needed_s != self._told_timeout_s)
-        )
-
-    @property
-    def may_be_named(self) -> bool:
-        """True if a crash would charge its message, as far as is known: a write in doubt may have been committed."""
-        return self._may_be_named and not self.lost
-
-    @property
-    def urgent(self) -> bool:
-        """True if a handler has asked for more time, or a progress report is due: flush now."""
-        asked = self.running is not None and self._needed_s > self._told_timeout_s
-        return not self.lost and (asked or self.progress_buffer.is_due)
-
-    @property
-    def _needed_s(self) -> float:
+    def needed_s(self) -> float:
         """Seconds before recovery may treat the claim as stuck."""
-        return self.timeout_s
+        return self.watch.timeout_s
 
-    def runs(self, since: float) -> bool:
-        """Return whether the run that began at ``since`` still runs and still holds the claim."""
-        return super().runs(since) and not self.lost and not self._given_up
+    def plan(self, interval_s: float, *, at_once: bool) -> ClaimWrite | None:
+        """Return the write that is due; see :class:`HeldClaim`.
 
-    @property
-    def heavy(self) -> bool:
-        """True if the buffered results are so large that they must be flushed."""
-        return self._result_bytes > _HEAVY_BYTES
+        It is if more time was asked for, if a report is due, or if ends have waited long enough.
+        """
+        progress, now = self.progress, ticks()
+        if progress.write is not None or progress.closed:
+            return progress.write
+        needed_s = self.needed_s if self.watch.running is not None else progress.told_s
+        is_urgent = at_once or needed_s > progress.told_s or progress.reports.is_due(now)
+        if not is_urgent and now - progress.written_at < interval_s:
+            return None
+        return progress.save(self.needed_s) if needed_s != progress.told_s or progress.is_dirty(now) else None
 
     def write_down(self, channel: Channel) -> None:
-        """Flush the progress so far.
+        """Write the progress so far.
 
         Raises:
-            FenceLost: the claim belongs to another client; ``lost`` is set.
-            ConnectionLost: it is not known if it was committed; it will be flushed again.
+            FenceLost: the claim belongs to another client; nothing more is written.
+            ConnectionLost: it is not known if it was committed; it will be sent again.
         """
-        with self._flushing:
-            with self.lock:
-                if self.lost:
-                    return
-                flush = self._flush()
-            self._send(channel, flush)
+        with self.sending:
+            self._write(channel, lambda: self.progress.save(self.needed_s))
 
-    def _send(self, channel: Channel, flush: Flush) -> None:
-        self._may_be_named |= _names(flush)
-        try:
-            channel.flush(flush)
-        except FenceLost:
-            self.lost = self.progress_buffer.closed = True
-            raise
-        self.written(flush)
+    def write_changes(self, channel: Channel) -> None:
+        """Write the progress so far, if there is anything new; see :meth:`write_down`."""
+        with self.sending:
+            self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_dirty(ticks()) else None)
 
-    def written(self, flush: Flush) -> None:
-        """Drop what ``flush`` holds: it has been committed."""
+    def _write(self, channel: Channel, begin: Callable[[], ClaimWrite | None]) -> None:
+        """Send what is in doubt, then what ``begin`` begins under the lock; the caller holds ``sending``."""
         with self.lock:
-            del self._failures[: len(flush.failures)]
-            self._result_bytes -= _bytes_of(self._results[: len(flush.results)])
-            del self._results[: len(flush.results)]
-            del self._done_retries[: len(flush.done_offsets)]
-            del self._blocked[: len(flush.blocked)]
-            self.progress_buffer.written(flush.reports, flush.reports_ended)
-            self._may_be_named = _names(flush)
-            self._written_to = flush.acked_to
-            self._told_timeout_s = flush.timeout_s
-            self.written_at = ticks()
+            in_doubt = self.progress.write
+        if in_doubt is not None:
+            self._send(channel, in_doubt)
+        with self.lock:
+            write = None if self.lost else begin()
+        if write is not None:
+            self._send(channel, write)
+
+    def _send(self, channel: Channel, write: ClaimWrite) -> None:
+        try:
+            send(channel, write)
+        except FenceLost:
+            self.lose()
+            raise
+        self.confirm(write)
+
+    def confirm(self, write: ClaimWrite) -> None:
+        """Note that a write was committed."""
+        with self.lock:
+            self.progress.confirm(write, ticks())
+            self.watch.abandoned |= self.lost
+
+    def lose(self) -> None:
+        """Note that nothing more is to be written: it has another owner, or its end is on its way."""
+        self.watch.abandoned = True
+        self.progress.close()
+
+    def finish(self, channel: Channel) -> Flush | None:
+        """End a claim that is done, and return what the next claim writes along; ``None`` if the claim was lost.
+
+        Args:
+            channel: writes what is in doubt before.
+        """
+        with self.sending:
+            if self.progress.write is not None or self.progress.is_uncut:
+                self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_uncut else None)
+            return self._end(finished=True)
+
+    def unfinished(self) -> Flush | None:
+        """End the claim early, and return what is known to be done, for a last flush over a new connection."""
+        with self.sending:
+            return self._end(finished=False)
+
+    def _end(self, *, finished: bool) -> Flush | None:
+        with self.lock:
+            if self.lost:
+                return None
+            self.watch.running = self.progress.named = None
+            flush = self.progress.flush(self.needed_s, finished=finished)
+            self.lose()
+            return flush
 
     def commit(self, ended: Sequence[Ended], send: Send) -> None:
         """Commit the SQL of a transactional handler, the progress so far and the ack of its messages atomically.
@@ -379,30 +305,15 @@ class ClaimRun(Watch):
         Raises:
             FenceLost: the claim belongs to another client by now.
         """
-        with self._flushing:
-            if self.lost:
-                raise FenceLost("the claim was given back while its handler ran")
-            flush = self._transactional_flush(ended)
-            send(flush)
-            self.written(flush)
+        with self.sending:
             with self.lock:
-                for one in ended:
-                    self._note_order(one)
-                self.progress_buffer.ended(ended)
-                self.running = None
-                self.acked_to = flush.acked_to
-
-    def _transactional_flush(self, ended: Sequence[Ended]) -> Flush:
-        is_retry = self.claim.source is ClaimSource.RETRY
-        done = [_done_retry(one) for one in ended if one.failure is None] if is_retry else []
-        with self.lock:
-            flush = self._flush(acked_to=ended[-1].message.offset)
-        return replace(
-            flush,
-            done_offsets=(*flush.done_offsets, *done),
-            failures=(*flush.failures, *(one.failure for one in ended if one.failure is not None)),
-            results=(*flush.results, *(row for one in ended for row in one.results)),
-        )
+                if self.watch.abandoned:
+                    raise FenceLost("the claim was given back while its handler ran")
+                flush = self.progress.committing(ended, self.needed_s)
+            send(flush)
+            with self.lock:
+                self.progress.committed(flush, ended, ticks())
+                self.watch.running = None
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
@@ -410,67 +321,46 @@ class ClaimRun(Watch):
         """Give back all that is not done, and what is running if the process is about to die; this ends the claim.
 
         Raises:
-            FenceLost: the claim belongs to another client; ``lost`` is set.
+            FenceLost: the claim belongs to another client.
         """
-        with self._flushing:
-            with self.lock:
-                if self.lost:
-                    return
-                self._leave_no_gaps()
-                flush = self._flush(finished=True)
-            self._cut(channel, flush)
+        with self.sending:
+            self._write(channel, lambda: self.progress.give_back((), self.needed_s))
 
     def share_rest(self, channel: Channel) -> None:
         """Give back the messages after the running ones, so that other clients can claim them.
 
         Raises:
-            FenceLost: the claim belongs to another client; ``lost`` is set.
+            FenceLost: the claim belongs to another client.
         """
-        with self._flushing:
-            with self.lock:
-                if self.lost or self.running is None or self.running_through >= self.claim.hi:
-                    return
-                self.last = self.running_through
-                flush = self._flush()
-            self._cut(channel, flush)
+        with self.sending:
+            self._write(channel, self._share)
 
-    def give_up(self, channel: Channel, since: float, failure: Failure | None) -> bool:
-        """Record ``failure`` for the message of the hanging handler that began at ``since``, and give back the rest.
+    def _share(self) -> ClaimWrite | None:
+        running = {message.offset for message in self.running_messages()}
+        return self.progress.give_back(running, self.needed_s) if running else None
+
+    def give_up(self, channel: Channel, since: float, ended: Ended | None) -> bool:
+        """End the message of the hanging handler that began at ``since``, and give back the rest.
 
         Args:
-            failure: ``None`` for a batch: all is given back, to be run one by one.
+            ended: ``None`` for a batch: all is given back, to be run one by one.
 
         Returns:
             false if the handler has returned meanwhile.
 
         Raises:
-            FenceLost: the claim belongs to another client; ``lost`` is set.
+            FenceLost: the claim belongs to another client.
         """
-        with self._flushing:
+        with self.sending:
             with self.lock:
-                if not self.is_over(since):
+                if not self.watch.is_over(since):
                     return False
-                if self.lost:
-                    return True
-                self._given_up = self.progress_buffer.closed = True
-                flush = self._flush(finished=True)
-            if failure is not None:
-                flush = replace(flush, acked_to=failure.offset, failures=(*flush.failures, failure))
-            self._cut(channel, flush, Isolation.NONE if failure is not None else Isolation.ALONE)
+                if not self.watch.abandoned and ended is not None:
+                    self.progress.end([ended])
+                self.watch.abandoned = True
+            isolation = Isolation.NONE if ended is not None else Isolation.ALONE
+            self._write(channel, lambda: self.progress.give_back((), self.needed_s, isolation))
             return True
-
-    def _cut(self, channel: Channel, flush: Flush, isolation: Isolation = Isolation.NONE) -> None:
-        """End the claim after the flush's progress, or after what runs; the caller holds ``_flushing``."""
-        last = flush.acked_to if flush.finished else self.last
-        try:
-            channel.give_back(flush, last, isolation)
-        except FenceLost:
-            self.lost = self.progress_buffer.closed = True
-            raise
-        self.written(flush)
-        self.claim.hi = self.last = last
-        self.lost = flush.finished
-        self.progress_buffer.closed |= flush.finished
 
 
 class ThreadRun(Run):
@@ -505,19 +395,5 @@ class ThreadRun(Run):
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report progress; see :class:`Run`."""
-        self._claim_run.progress_buffer.tell(
-            ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
-        )
-
-
-def _names(flush: Flush) -> bool:
-    return flush.running is not None and flush.running > flush.acked_to
-
-
-def _done_retry(ended: Ended) -> tuple[int, int, int]:
-    """Return offset, attempt and milliseconds of a retry that succeeded."""
-    return ended.message.offset, ended.message.attempt, round(ended.ran_s * 1000)
-
-
-def _bytes_of(results: Sequence[ResultRow]) -> int:
-    return sum(len(row.body or b"") for row in results)
+        report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
+        self._claim_run.report(self._watch, report)

@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 from emsworker.broker.channel import Channel
 from emsworker.broker.mysql import MysqlBroker
+from emsworker.consume.claim_progress import ClaimWrite
+from emsworker.consume.claimer import Claimer
 from emsworker.consume.hints import Hint
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import ClaimWrite, PulledClaim
-from emsworker.core.errors import FenceLost
+from emsworker.consume.pulled import PulledClaim
+from emsworker.core.errors import Conflict, FenceLost, StoreError
 from emsworker.core.model import Claim, Group, Order, Topic
-from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.work import AvailableWork, Claimant
+from emsworker.store import Session
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import TROUBLES, Conflict
-from emsworker.store.engine.session import Session
 from emsworker.store.groups import recalling
-from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
-from emsworker.store.groups.progress import Flush
+from emsworker.store.groups.claims import find_work
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Claiming:
         self._lease, self._poller = lease, poller
         self._limiter = Limiter(session, Refunds())
         self._client_id, self._term = "", (-1, 0)
-        self._was_busy = False
+        self._claimer = Claimer(channel, poller)
         self._doubtful: list[tuple[Claimant, float]] = []  # packets whose answers were lost
         self._asked: Claimant | None = None  # from before its packet leaves until what it has taken is in hand
         self._look_at = 0.0
@@ -133,7 +133,7 @@ class Claiming:
             n: the messages that are delivered at once; under limits only those are claimed.
 
         Raises:
-            Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
+            StoreError: what was taken by a packet that failed is given back by a later call.
         """
         with self.mutex:
             self._begin(in_hand)
@@ -146,7 +146,7 @@ class Claiming:
                     if pulled is not None:
                         self._keep(pulled, in_hand)
                         return True
-                    if self._was_busy:
+                    if self._claimer.was_busy:
                         break
         if not self._lease.good:
             in_hand.wait(min(wait_s, _LEASE_WAIT_S))
@@ -173,7 +173,7 @@ class Claiming:
         """After a gap of the lease, learn which claims are left before more of them is delivered.
 
         Raises:
-            Any of TROUBLES: the server could not be asked.
+            StoreError: the server could not be asked.
         """
         if self._lease.good and self._lease.term != self._term:
             with self.mutex:
@@ -183,7 +183,7 @@ class Claiming:
         """Take a claim of one message of a group in hand, also of one that the poller does not watch, if there is one.
 
         Raises:
-            Any of TROUBLES: what was taken by a packet that failed is given back by a later call.
+            StoreError: what was taken by a packet that failed is given back by a later call.
         """
         with self.mutex:
             self._begin(in_hand)
@@ -257,15 +257,12 @@ class Claiming:
             for pulled in settled:
                 pulled.end_sending()
             self._rests_until = ticks() + _REST * (ticks() - began)
-        self._was_busy = claim is NothingClaimed.BUSY and hint.kind == "stream" and not hint.exclusive
-        if not isinstance(claim, Claim):
+        if claim is None:
             self._asked = None
-            if not self._was_busy:
+            if not self._claimer.was_busy:
                 self._poller.forget(hint)
             return None
-        if claim.hi - claim.lo + 1 >= size:
-            self._poller.more()
-        elif hint.kind == "stream":
+        if claim.hi - claim.lo + 1 < size and hint.kind == "stream":
             self._poller.forget(hint, found=True)  # it took all that was there
         self._poller.note_work()
         topic_id, timeout_s = place.topic.id, place.group.timeout_s
@@ -273,14 +270,15 @@ class Claiming:
 
     def _send(
         self, hint: Hint, claimant: Claimant, before: Sequence[tuple[PulledClaim, ClaimWrite]], in_hand: InHand
-    ) -> Claim | NothingClaimed:
+    ) -> Claim | None:
         try:
-            claim = self._take_from(hint, claimant, [write.flush for _, write in before])
+            claim = self._claimer.take(hint, claimant, [write.flush for _, write in before])
             in_hand.confirm(before)
-        except FenceLost:  # one of them has another owner, and nothing was kept: the settler writes each by itself
-            return NothingClaimed.BUSY
+        except FenceLost:  # one of them has another owner, and nothing was kept: the flusher writes each by itself
+            self._claimer.note_busy(hint, is_busy=True)
+            return None
         except BaseException as error:  # also one from outside, after which nobody knows if the packet was committed
-            if isinstance(error, TROUBLES):
+            if isinstance(error, StoreError):
                 if not isinstance(error, Conflict):  # a statement after the COMMIT may have been refused
                     self._doubt(claimant)
                 self._asked = None
@@ -290,14 +288,6 @@ class Claiming:
                 self._poller.again(hint)
             raise
         return claim
-
-    def _take_from(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | NothingClaimed:
-        if hint.kind == "waiting":
-            return self._channel.take_waiting(claimant, before, from_partition=numbered(hint.level, 0))
-        if hint.kind == "retries":
-            return self._channel.take_retries(claimant, before)
-        wait = self._was_busy or self._poller.alone
-        return self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
 
     def _take_settled(
         self, settled: list[PulledClaim], in_hand: InHand, hint: Hint
@@ -343,7 +333,7 @@ class Claiming:
             return
         try:
             self._limiter.leave()
-        except TROUBLES as error:
+        except StoreError as error:
             log.info("the slot is given up later: %s", error)
         finally:
             self.mutex.release()

@@ -164,9 +164,8 @@ class CoroutineRun(Run):
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         """Report progress; see :class:`Run`."""
-        self._claim_run.progress_buffer.tell(
-            ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
-        )
+        report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
+        self._claim_run.report(self._watch, report)
 
 
 def guarded(options: HandlerOptions, group_timeout_s: float) -> tuple[float, HandlerOptions]:

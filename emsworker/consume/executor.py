@@ -1,26 +1,25 @@
 """The way of a message through its handler, from top to bottom.
 
-resolve, start, before hooks, expiry, call (in a thread, in a transaction, as a coroutine, or in the lane of its key),
-decide what its error means, make its result, after hooks, record. A message enters as itself and leaves as its
-:class:`Ended`.
+Resolve; begin; before hooks, expiry, call (in a thread, in a transaction, as a coroutine, or in the lane of its key),
+decide what its error means, make its result, after hooks; record. A message enters as itself and leaves as its
+:class:`Ended`. :meth:`ClaimRun.work` takes the messages of a claim through it, one after another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from emsworker.broker.channel import Send, TransactionLost
-from emsworker.consume.attempts import AttemptLog, begin_running, end_running, one_line
-from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun, end_of
+from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, end_running, one_line
+from emsworker.consume.claim_progress import Ended
+from emsworker.consume.claim_run import BatchBroken, ClaimRun, ThreadRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
-from emsworker.consume.gate import Passage
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
 from emsworker.consume.losses import LostRun, LostUnderHandler
 from emsworker.consume.watch import NO_LIMITS, Watch
@@ -28,18 +27,10 @@ from emsworker.core.errors import (
     BatchFailed,
     DecodeError,
     FenceLost,
-    Ignore,
-    Reject,
     SoftTimeLimitExceeded,
-    TimeLimitExceeded,
-    class_name,
-    text_of,
 )
-from emsworker.core.ladder import Decision, Done, Dropped
-from emsworker.core.model import EXPIRES_HEADER, Claim, Failure, Message, Order, Outcome
+from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
-from emsworker.core.terminal_text import shortened
-from emsworker.core.url import redact
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
@@ -47,26 +38,28 @@ from emsworker.tasks.task import PASSED_OVER, Handler, PassedOver
 
 log = logging.getLogger(__name__)
 
-_MOST_DESCRIBED = 8000  # characters; what the store keeps of an error
-
 
 class Executor:
     """Runs claims of one group; used by one thread.
 
     Args:
         context: its surroundings.
+
+    Attributes:
+        channel, may_go_on, gate: see :class:`RunContext`.
     """
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        self._channel = context.channel
-        self._attempts = AttemptLog(context.route, context.tally)
+        self.channel = context.channel
+        self._attempts = GroupAttempts(context.route, context.ladder, context.tally)
         self._hooks = context.hooks
         if context.log_done:
             self._hooks = replace(self._hooks, after=(*self._hooks.after, self._attempts.log_done))
+        self.gate = context.gate
         self._results = context.result_writer
         self._group = context.route.group
-        self._may_go_on = context.may_go_on
+        self.may_go_on = context.may_go_on
         self._lanes = Lanes(context, self._handler, self._run_in_lane)
         # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
         self._one_by_one = any(handler.options.transactional for handler in context.route.handlers)
@@ -84,34 +77,21 @@ class Executor:
             ConnectionLost: this thread's connection was lost.
         """
         alone = claim_run.claim.isolation.alone
-        with contextlib.nullcontext() if alone else self._context.gate.shared():
+        with contextlib.nullcontext() if alone else self.gate.shared():
             if isinstance(claim_run, KeyedRun):
                 return self._lanes.run(claim_run)
             return self._run_in_turn(claim_run)
 
     def _run_in_turn(self, claim_run: ClaimRun) -> bool:
-        before = begin_running(claim_run.running_fields)
+        before = begin_running(lambda: self._attempts.fields_of(claim_run.running_messages()))
         try:
-            return self._run_all(claim_run)
+            return claim_run.work(self)
         finally:
             end_running(before)
 
-    def _run_all(self, claim_run: ClaimRun) -> bool:
-        alone = claim_run.claim.isolation.alone
-        for handler, messages in self._calls(claim_run.claim):
-            if claim_run.held or not self._may_go_on() or (self._context.gate.closed and not alone):
-                return False  # if a suspect waits for the process, the rest goes to other processes at once
-            if claim_run.waits(messages[0]):
-                claim_run.block(messages[0])
-                continue
-            ran = self._run_alone(claim_run, messages, handler) if alone else self._run(claim_run, messages, handler)
-            if not ran:
-                return False
-        return True
-
     # -- which messages are run together -------------------------------------------------------------------------------
 
-    def _calls(self, claim: Claim) -> Iterator[tuple[Resolved | PassedOver, list[Message]]]:
+    def calls(self, claim: Claim) -> Iterator[tuple[Resolved | PassedOver, list[Message]]]:
         """Yield the messages in order with their handlers; neighbours with one batch handler come together."""
         together: list[Message] = []
         shared: Resolved | PassedOver | None = None
@@ -135,86 +115,52 @@ class Executor:
         except Exception as error:
             return error
 
-    def _run_alone(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:
-        """Run messages one by one, each alone in the process: a crash must name only one message."""
-        for message in messages:
-            try:
-                ran = self._enter_gate(claim_run) and self._run(claim_run, [message], handler)
-                if claim_run.dirty:
-                    claim_run.write_down(self._channel)  # or a crash in the next message would blame this one too
-            finally:
-                # If the server could not be told that it has ended, the consumer leaves when it has written that down:
-                # until then a crash would blame this one.
-                if not claim_run.may_be_named:
-                    self._context.gate.leave(claim_run)
-            if not ran:
-                return False
-        return True
+    # -- a message, or a batch -----------------------------------------------------------------------------------------
 
-    def _enter_gate(self, claim_run: ClaimRun) -> bool:
-        """Wait until the process is free, or for as long as its isolation lets others wait; return False on a stop."""
-        gate, room_s = self._context.gate, claim_run.claim.isolation.room_s
-        while (passage := gate.ask(claim_run, room_s)) is Passage.WAIT and self._may_go_on():
-            claim_run.write_down(self._channel)  # its deadline moves with it
-        claim_run.named = passage is Passage.ALONE
-        return self._may_go_on()
+    def limits_of(self, handler: Resolved | PassedOver, group_timeout_s: float) -> HandlerOptions:
+        """Return the limits of the thread that runs a handler; a coroutine has limits of its own."""
+        if not isinstance(handler, Handler):
+            return NO_LIMITS
+        return guarded(handler.options, group_timeout_s)[1] if handler.is_async else handler.options
 
-    def _run(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver) -> bool:
-        """Run messages; return False if the claim was lost or given back before them."""
-        if handler is PASSED_OVER:
-            return self._pass_over(claim_run, messages)
+    def call(
+        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver, began: float
+    ) -> Sequence[Ended]:
+        """Run messages that have begun; return their ends, those left out that are recorded already.
+
+        Raises:
+            BatchBroken: the messages are to be run one by one.
+        """
+        if handler is PASSED_OVER:  # another group runs it: no hooks, no attempt, no log line
+            return [Ended(message) for message in messages]
         if isinstance(handler, Handler) and handler.is_async:
             return self._run_coroutines(claim_run, messages, handler)
-        return self._run_in_thread(claim_run, messages, handler)
+        return self._run_in_thread(claim_run, messages, handler, began)
 
-    def _pass_over(self, claim_run: ClaimRun, messages: list[Message]) -> bool:
-        """End calls that another group runs, without hooks, attempts or a log line."""
-        if not self._start(claim_run, messages, NO_LIMITS, ticks()):
-            return False
-        claim_run.done([Ended(message) for message in messages])
-        return True
-
-    # -- a message, or a batch, in the consumer's thread ---------------------------------------------------------------
-
-    def _run_in_thread(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved) -> bool:
-        options = handler.options if isinstance(handler, Handler) else NO_LIMITS
-        began, server = ticks(), None
-        if not self._start(claim_run, messages, options, began):
-            return False
+    def _run_in_thread(
+        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
+    ) -> Sequence[Ended]:
+        options, server = handler.options if isinstance(handler, Handler) else NO_LIMITS, None
         if options.transactional and claim_run.claim.isolation.alone:
-            server = self._channel.server_run()
+            server = self.channel.server_run()
         try:
             if self._hooks.around:
-                self._run_bracketed(claim_run, messages, handler, began)
-            elif options.transactional:
-                self._run_through(claim_run, messages, handler, began)
-            else:  # last: once they are done, the completer may write them down
-                claim_run.done(self._run_through(claim_run, messages, handler, began))
+                return self._run_bracketed(claim_run, messages, handler, began)
+            ended = self._run_through(claim_run, messages, handler, began)
+            return () if options.transactional else ended
         except FenceLost:
             raise
         except TransactionLost as error:
-            run = LostRun(claim_run.claim, messages, options, began, ticks() - began, server, error.cut)
-            raise LostUnderHandler(run, error.__cause__) from error.__cause__
+            lost = LostRun(claim_run.claim, messages, options, began, ticks() - began, server, error.cut)
+            raise LostUnderHandler(lost, error.__cause__) from error.__cause__
         except BaseException as error:
             if len(messages) > 1:
                 log.warning(
                     "a batch of %d calls of %s in group %s failed; its messages are run one by one: %s",
                     *(len(messages), self._attempts.task_of(messages[0]), self._group, one_line(error)),
                 )
-                claim_run.rewind()
-                return all(self._may_go_on() and self._run(claim_run, [message], handler) for message in messages)
-            claim_run.done(self._conclude([self._failed(messages[0], options, error, ticks() - began)]))
-        if options.keeps_result and claim_run.heavy:
-            claim_run.write_down(self._channel)
-        return True
-
-    def _start(self, claim_run: ClaimRun, messages: list[Message], limits: HandlerOptions, now: float) -> bool:
-        """Note that messages run from now on; return False if the claim was lost or given back before them."""
-        if not claim_run.start(messages, limits, now):
-            return False
-        if claim_run.named:
-            claim_run.write_down(self._channel)  # before it runs: it may kill this process
-        return True
+                raise BatchBroken from error
+            return self._conclude([self._failed(messages[0], options, error, ticks() - began)])
 
     def _run_through(
         self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
@@ -225,7 +171,7 @@ class Executor:
             their ends; those of a transactional handler are recorded.
         """
         for message in messages:
-            message.run = ThreadRun(claim_run, claim_run, message, began)
+            message.run = ThreadRun(claim_run, claim_run.watch, message, began)
         if isinstance(handler, BaseException):
             raise handler
         self._get_ready(messages, claim_run.claim)
@@ -251,11 +197,11 @@ class Executor:
     ) -> list[Ended]:
         """Call the handler with a message or a batch; messages that the batch reports as failed end in failure."""
         if not handler.options.batch:
-            value = claim_run.call_interruptibly(partial(handler.call, messages[0], transaction))
+            value = claim_run.watch.call_interruptibly(partial(handler.call, messages[0], transaction))
             return [self._succeeded(messages[0], handler.options, value, ticks() - began)]
         errors: dict[str, BaseException] = {}
         try:
-            claim_run.call_interruptibly(partial(handler.call_batch, messages, transaction))
+            claim_run.watch.call_interruptibly(partial(handler.call_batch, messages, transaction))
         except BatchFailed as failed:
             errors = _errors_of(failed, messages)
         ran_s = ticks() - began
@@ -271,26 +217,24 @@ class Executor:
 
         def call(transaction: Transaction) -> Sequence[Ended]:
             ended = self._call(claim_run, messages, handler, ticks(), transaction)
-            if claim_run.soft_limit_sent:
+            if claim_run.watch.soft_limit_sent:
                 raise SoftTimeLimitExceeded  # the handler caught it, but the state of its connection is unknown
             return ended
 
         def commit(ended: Sequence[Ended], send: Send) -> None:
             claim_run.commit([self._results.for_flush(one) for one in ended], send)
 
-        return self._conclude(self._channel.transact(call, commit, lambda: claim_run.soft_limit_sent))
+        return self._conclude(self.channel.transact(call, commit, lambda: claim_run.watch.soft_limit_sent))
 
     # -- coroutines, and lanes of keys ---------------------------------------------------------------------------------
 
-    def _run_coroutines(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> bool:
+    def _run_coroutines(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> Sequence[Ended]:
         """Run coroutines at once; each has its own limits, so the claim's only apply if the loop is blocked."""
-        limit_s, guard = guarded(handler.options, claim_run.group_timeout_s)
-        if not self._start(claim_run, messages, guard, ticks()):
-            return False
+        limit_s, _ = guarded(handler.options, claim_run.watch.group_timeout_s)
         ends: dict[int, Ended] = {}
 
         async def run(message: Message) -> None:
-            message.run = its = CoroutineRun(claim_run, claim_run, message, handler.options, limit_s)
+            message.run = its = CoroutineRun(claim_run, claim_run.watch, message, handler.options, limit_s)
             attempt = self._await_bracketed if self._hooks.around else self._await
             ends[message.offset] = await attempt(claim_run, message, handler, its)
 
@@ -298,7 +242,7 @@ class Executor:
             claim_run.done([ends.pop(message.offset) for message in these], following)
 
         self._context.loop.run(run_together(messages, run, ended))
-        return True
+        return ()
 
     async def _await(self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun) -> Ended:
         began = ticks()
@@ -329,7 +273,7 @@ class Executor:
             if isinstance(handler, BaseException):
                 raise handler
             if handler.is_async:
-                limit_s, _ = guarded(options, claim_run.group_timeout_s)
+                limit_s, _ = guarded(options, claim_run.watch.group_timeout_s)
                 message.run = its = CoroutineRun(claim_run, lane, message, options, limit_s)
                 self._get_ready([message], claim_run.claim)
                 value = self._context.loop.run(its.within_limits(handler.call(message)))
@@ -357,11 +301,13 @@ class Executor:
                 if watch is not None:
                     watch.bracket = None
 
-    def _run_bracketed(self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float) -> None:
-        """Run messages, and record their ends; raise what is no end: a loss, or the failure of a batch."""
+    def _run_bracketed(
+        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
+    ) -> Sequence[Ended]:
+        """Run messages, as :meth:`call` does; raise what is no end: a loss, or the failure of a batch."""
         options = handler.options if isinstance(handler, Handler) else NO_LIMITS
         committed = False
-        with self._brackets(messages, claim_run, claim_run) as brackets:
+        with self._brackets(messages, claim_run, claim_run.watch) as brackets:
             run = brackets.bracket
             try:
                 brackets.open()
@@ -376,8 +322,7 @@ class Executor:
                     raise
                 ended = self._conclude([self._failed(messages[0], options, error, ticks() - began)])
             self._end_bracket(brackets, claim_run, ended, committed=committed)
-        if not committed:
-            claim_run.done(ended)
+        return () if committed else ended
 
     async def _await_bracketed(
         self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun
@@ -399,7 +344,7 @@ class Executor:
     def _end_bracket(
         self, brackets: OpenBrackets, claim_run: ClaimRun, ended: Sequence[Ended], *, committed: bool = False
     ) -> None:
-        """Tell a bracket how its runs ended, unless the completer has done so because they took too long."""
+        """Tell a bracket how its runs ended, unless the flusher has done so because they took too long."""
         run, brackets.error = brackets.bracket, ended[0].error if len(ended) == 1 else None
         if not run.ends:
             run.ends = [end_of(one) for one in ended]
@@ -415,21 +360,14 @@ class Executor:
 
     def _failed(self, message: Message, options: HandlerOptions, error: BaseException, ran_s: float) -> Ended:
         """Decide what an error means: a retry, a dead letter, or nothing."""
-        decision = options.decide(self._context.ladder, message.attempt, error)
-        outcome = outcome_of(error, decision)
-        kind = class_name(error)
-        failure = Failure.decided(
-            message.offset, message.attempt, outcome, describe(error), decision, ran_s, error_type=kind
-        )
-        most = 1 if isinstance(decision, Dropped) else options.ladder_over(self._context.ladder).max_attempts
-        self._attempts.log_failure(message, failure, error, most)
+        failure = self._attempts.decide(message, options, error, ran_s)
+        self._attempts.log_failure(message, options, failure, error)
         return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)
 
     def charge(self, run: LostRun, error: BaseException) -> Ended:
         """End a message whose run was lost, as its own task decides; the caller writes it down with the claim."""
         (ended,) = self._conclude([self._failed(run.messages[0], run.options, error, run.ran_s)])
-        failure = ended.failure
-        return ended if failure is None else ended._replace(failure=replace(failure, suspect=True))
+        return ended
 
     def _conclude(self, ended: Sequence[Ended]) -> Sequence[Ended]:
         """Store results that are kept elsewhere, and call the hooks; return what is to be recorded."""
@@ -466,10 +404,6 @@ def _errors_of(failed: BatchFailed, messages: list[Message]) -> dict[str, BaseEx
     }
 
 
-class _Expired(Ignore):
-    """The message's expiry time has passed."""
-
-
 def refuse_expired(message: Message, claim: Claim) -> None:
     """Raise if the message has expired.
 
@@ -478,7 +412,7 @@ def refuse_expired(message: Message, claim: Claim) -> None:
     """
     until = message.headers.get(EXPIRES_HEADER)
     if until is not None and claim.server_now() > _time(until):
-        raise _Expired(f"it was to start before {until}")
+        raise Expired(f"it was to start before {until}")
 
 
 def _time(text: str) -> datetime:
@@ -489,26 +423,3 @@ def _time(text: str) -> datetime:
     if time is None or time.tzinfo is None:
         raise DecodeError(f"header {EXPIRES_HEADER} = {text[:100]!r} is no time with a zone")
     return time
-
-
-def outcome_of(error: BaseException, decision: Decision) -> Outcome:
-    """Return the outcome of an attempt that raised."""
-    if isinstance(error, _Expired):
-        return Outcome.EXPIRED
-    if isinstance(error, Reject):
-        return Outcome.REJECTED
-    if isinstance(error, (TimeLimitExceeded, SoftTimeLimitExceeded)):
-        return Outcome.TIMEOUT
-    return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
-
-
-def describe(error: BaseException) -> str:
-    """An error with its traceback, without our own frames, passwords in URLs and the middle of a long text."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
-        trace = trace.tb_next
-    try:
-        text = "".join(traceback.format_exception(type(error), error, trace))
-    except BaseException:  # the parts of an error that Python asks for are its author's as well
-        text = f"{''.join(traceback.format_tb(trace))}{class_name(error)}: {text_of(error)}"
-    return shortened(redact(text).strip(), _MOST_DESCRIBED)

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
+from emsworker.consume.claim_progress import ClaimWrite, Ended
+from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.errors import FenceLost, NotInHand, RunEnded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
@@ -166,7 +167,7 @@ class InHand:
             for pulled in usual if group_id is None else [one for one in usual if one.claim.group_id == group_id]:
                 while len(taken) < n and pulled.take(taken):
                     pass
-            named = next((pulled for pulled in suspects if pulled.is_named), None) if taken else None
+            named = next((pulled for pulled in suspects if pulled.progress.may_be_named), None) if taken else None
             if named is not None:
                 named.is_alone = False
             return named
@@ -179,7 +180,7 @@ class InHand:
                 if isinstance(run, PulledRun) and run.ended is None:
                     run.pulled.put_back(message)
 
-    def settle(self, ends: Sequence[tuple[PulledRun, Settlement]]) -> None:
+    def settle(self, ends: Sequence[tuple[PulledRun, Ended]]) -> None:
         """End messages in hand, all or none.
 
         Raises:
@@ -189,14 +190,14 @@ class InHand:
             for run, _ in ends:
                 if run.ended is not None:
                     raise run.ended
-            for run, settlement in ends:
-                run.pulled.settle(settlement, NotInHand(f"{run.message!r} was settled already"))
+            for run, one in ends:
+                run.pulled.settle(one, NotInHand(f"{run.message!r} was settled already"))
             self.settled += len(ends)
             self._note_change()
             if self._is_settled():
                 self._all_settled.notify_all()
 
-    def time_out(self, end: Callable[[PulledRun, TimeLimitExceeded], Settlement]) -> None:
+    def time_out(self, end: Callable[[PulledRun, TimeLimitExceeded], Ended]) -> None:
         """End messages whose time is over."""
         with self.lock:
             now = ticks()
@@ -245,7 +246,7 @@ class InHand:
             claim = pulled.claim
             log.warning("the claim of %s has another owner; its messages are delivered again", claim.place)
             self.losses += 1
-            if pulled.unsaved:
+            if pulled.progress.unsaved:
                 self._lost.append((pulled, error))
             pulled.lose(error)
             self._drop_finished()

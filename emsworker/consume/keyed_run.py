@@ -13,17 +13,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from emsworker.broker.channel import Channel
-from emsworker.consume.attempts import AttemptLog, begin_running, end_running
-from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.attempts import GroupAttempts, begin_running, end_running
+from emsworker.consume.claim_progress import ClaimWrite, Ended
+from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import guarded
 from emsworker.consume.watch import NO_LIMITS, Watch
-from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, Message
+from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler, PassedOver
 
@@ -88,19 +86,15 @@ class LaneEntry(Enum):
 
 
 class KeyedRun(ClaimRun):
-    """Progress of a claim in lanes, shared by the lanes, the consumer and the completer."""
+    """Work on a claim in lanes, shared by the lanes, the consumer and the flusher."""
 
     def __init__(
-        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: AttemptLog | None = None
+        self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int, attempts: GroupAttempts | None = None
     ) -> None:
         super().__init__(claim, topic_id, timeout_s, thread_id, attempts)
         self.lanes: list[Lane] = []
         self._size = len(claim.messages)
-        self._count = 0  # of messages that have ended
-        self._next = 0  # index of the lowest message that has not ended
-        self._ahead: dict[int, Ended] = {}  # by offset: messages that have ended before a lower one has
-        self._started: dict[int, Message] = {}
-        self._late: list[Ended] | None = None  # while slow messages are being detached: what ends meanwhile
+        self._running: dict[int, Message] = {}  # by offset
         self.detached = False  # only messages that ran too long for the others to wait are left
 
     def start_lanes(self, lanes: list[Lane], limits: HandlerOptions) -> bool:
@@ -113,40 +107,26 @@ class KeyedRun(ClaimRun):
     def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> LaneEntry:
         """Decide what a lane does with its next message, and note that it runs if so."""
         with self.lock:
-            if self.lost or self.detached or self._late is not None:
+            if self.lost or self.detached:
                 return LaneEntry.STOP
-            if self.waits(message):
-                self._end(Ended(message, blocked=True))
+            if self.progress.waits(message):
+                self._record(Ended.untouched(message))
                 return LaneEntry.BLOCKED
-            self._started[message.offset] = message
+            self._running[message.offset] = message
             lane.start(message, options)
             return LaneEntry.RUN
 
     def end(self, ended: Ended) -> None:
         """Record the end of a message, perhaps before lower ones; its outcome counts once all those have ended."""
         with self.lock:
-            if self.lost:
-                return
-            if self._late is not None:
-                self._late.append(ended)
-            else:
-                self._end(ended)
+            if not self.lost:
+                self._record(ended)
 
-    def _end(self, ended: Ended) -> None:
-        self._note_order(ended)
-        self._started.pop(ended.message.offset, None)
-        self._count += not ended.blocked
-        self._ahead[ended.message.offset] = ended
-        messages = self.claim.messages
-        while not self.all_ended and messages[self._next].offset in self._ahead:
-            self._settle(self._ahead.pop(messages[self._next].offset))
-            self._next += 1
-        self.running = None if self.all_ended else messages[self._next].offset
-
-    @property
-    def completed(self) -> int:
-        """Number of messages that have ended, before and after detaching."""
-        return self._count
+    def _record(self, ended: Ended) -> None:
+        self._running.pop(ended.message.offset, None)
+        self.progress.end([ended])
+        if self.progress.all_ended:
+            self.watch.running = None
 
     @property
     def started(self) -> int:
@@ -154,85 +134,19 @@ class KeyedRun(ClaimRun):
         return self._size
 
     @property
-    def _needed_s(self) -> float:
+    def needed_s(self) -> float:
         """Seconds before recovery may treat the claim as stuck; the longest extension of a lane counts for all."""
-        return self.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
+        return self.watch.timeout_s + max((lane.extension_s for lane in self.lanes), default=0.0)
 
-    @property
-    def all_ended(self) -> bool:
-        """True if every message of the claim has ended."""
-        return self._next == len(self.claim.messages)
-
-    def _leave_no_gaps(self) -> None:
-        """Block messages that have not ended below ones that have, because the claim ends early; they run soon."""
-        self._settle_up_to(max(self._ahead, default=0), spare=frozenset())
-
-    def _settle_up_to(self, top: int, spare: frozenset[int]) -> None:
-        for message in self.claim.messages[self._next :]:
-            if message.offset <= top and message.offset not in spare:
-                self._settle(self._ahead.get(message.offset) or Ended(message, blocked=True))
-        self._ahead.clear()
-
-    # -- detaching -------------------------------------------------------------------------------------------------
-
-    def detach(self, channel: Channel) -> None:
+    def _share(self) -> ClaimWrite | None:
         """Keep only the running messages, in a claim beside the stream, and free the partition for others.
 
-        Ended messages are written down; messages that were not started are given back or blocked. A running message
-        holds up its own key, as does one that is to be retried.
-
-        Raises:
-            FenceLost: the claim has another owner; ``lost`` is set.
+        A running message holds up its own key, as does one that is to be retried.
         """
-        with self._flushing:
-            with self.lock:
-                if self.lost or not self._started:
-                    return
-                running = [self._started[offset] for offset in sorted(self._started)]
-                flush, rest = self._split(running)
-                self._late = []
-            try:
-                channel.detach(flush, rest)
-            except BaseException:
-                self.lost = True
-                raise
-            self.written(flush)
-            with self.lock:
-                late, self._late = self._late, None
-                self._go_on_with(rest)
-                for ended in late:
-                    self._end(ended)
-
-    def _split(self, running: list[Message]) -> tuple[Flush, Claim]:
-        """Return the flush of the claim as it was, and a claim of the running messages; the caller holds the lock."""
-        claim, spare = self.claim, frozenset(self._started)
-        if claim.source is ClaimSource.RETRY:
-            self._settle_up_to(claim.hi, spare)
-            return self._flush(), replace(claim, messages=running)
-        top = max(*spare, *self._ahead, self.acked_to)
-        self._settle_up_to(top, spare)
-        self.acked_to = top
-        lo, hi = running[0].offset, running[-1].offset
-        kept = replace(
-            claim,
-            lo=lo,
-            hi=hi,
-            acked_to=lo - 1,
-            claim_id=new_claim_id(),
-            source=ClaimSource.RETRY,
-            messages=running,
-            keys={message.offset: message.key_bytes for message in running},
-        )
-        return self._flush(finished=True), kept
-
-    def _go_on_with(self, claim: Claim) -> None:
-        if claim.claim_id != self.claim.claim_id:
-            self.acked_to = self._written_to = claim.acked_to
-        self.claim = claim
-        self.last = claim.hi
-        self._next = 0
-        self.running = claim.messages[0].offset
+        if self.detached or not self._running:
+            return None
         self.detached = True
+        return self.progress.give_back(self._running, self.needed_s)
 
 
 class Lanes:
@@ -272,12 +186,12 @@ class Lanes:
                 raise lane.error
         if count := sum(lane.count for lane in lanes):
             self._each_s = sum(lane.ran_s for lane in lanes) / count
-        return keyed_run.all_ended
+        return keyed_run.progress.all_ended
 
     def _deal(self, keyed_run: KeyedRun) -> list[Lane]:
         places: dict[bytes | int, int] = {}
         width = min(self._width, len(keyed_run.claim.messages)) if self._each_s >= _WORTH_A_THREAD_S else 1
-        lanes = [Lane(keyed_run.group_timeout_s) for _ in range(width)]
+        lanes = [Lane(keyed_run.watch.group_timeout_s) for _ in range(width)]
         for message in keyed_run.claim.messages:
             key = message.offset if message.key_bytes is None else message.key_bytes
             lanes[places.setdefault(key, len(places) % len(lanes))].queue.append(message)
@@ -286,13 +200,13 @@ class Lanes:
     def _limits(self, keyed_run: KeyedRun) -> HandlerOptions:
         """Return the limits of the whole claim, for the beat if the process cannot act; each lane has its own."""
         handlers = [self._resolve(message) for message in keyed_run.claim.messages]
-        times = [h.options.timeout_s or keyed_run.group_timeout_s for h in handlers if isinstance(h, Handler)]
-        return replace(NO_LIMITS, timeout_s=max(times, default=keyed_run.group_timeout_s) + _SLACK_S)
+        times = [h.options.timeout_s or keyed_run.watch.group_timeout_s for h in handlers if isinstance(h, Handler)]
+        return replace(NO_LIMITS, timeout_s=max(times, default=keyed_run.watch.group_timeout_s) + _SLACK_S)
 
     def _limits_of(self, handler: Resolved | PassedOver, keyed_run: KeyedRun) -> HandlerOptions:
         if not isinstance(handler, Handler):
             return NO_LIMITS
-        return guarded(handler.options, keyed_run.group_timeout_s)[1] if handler.is_async else handler.options
+        return guarded(handler.options, keyed_run.watch.group_timeout_s)[1] if handler.is_async else handler.options
 
     def _follow(self, keyed_run: KeyedRun, lane: Lane) -> None:
         lane.thread_id = threading.get_ident()

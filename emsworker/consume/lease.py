@@ -10,16 +10,15 @@ import logging
 from collections.abc import Callable
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import REFUSED, StoreError
 from emsworker.core.ids import new_client_id
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.outage import best_effort
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.core.servers import MAIN, parse_servers
+from emsworker.store import Database, Session
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import REFUSED, TROUBLES
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -123,11 +122,11 @@ class LeaseRenewer(Runnable):
         No lock is taken, because its holder may be waiting for a server that does not answer.
         """
         self._abandoned = True
-        try:
-            with self._database.session() as session:  # this is not the renewer's own thread
-                clients.delete_process(session, self._process_id)
-        except (*TROUBLES, EmsError) as error:
-            log.warning("could not end the leases: %s", error)
+        with (
+            best_effort(log, "could not end the leases"),
+            self._database.session() as session,  # this is not the renewer's own thread
+        ):
+            clients.delete_process(session, self._process_id)
 
     def step(self) -> None:
         """Wait until the next renewal is due, and renew."""
@@ -148,7 +147,7 @@ class LeaseRenewer(Runnable):
             try:
                 renewed = clients.renew(self._session, sorted(self._clients), self._settings.lease_s)
                 renewed = self._end_gap() if renewed else self._revive()
-            except TROUBLES as error:
+            except StoreError as error:
                 self._trouble.note("cannot renew the leases", error)
                 return
             self._trouble.over("the leases are renewed")

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emsworker.core.counted import counted
-from emsworker.core.errors import ConnectionLostInHandler
+from emsworker.core.errors import ConnectionLost, ConnectionLostInHandler
 from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import ServerRun
+from emsworker.core.servers import ServerRun
 from emsworker.tasks.options import HandlerOptions
 
 _REMEMBERED = 10_000
@@ -86,21 +85,21 @@ def _place(claim: Claim, message: Message) -> tuple[int, int, int]:
 
 
 def judge(
-    run: LostRun, times: int, server: ServerRun, since_s: float, acked_to: int | None
+    run: LostRun, times: int, server: ServerRun, since_s: float, committed: bool | None
 ) -> ConnectionLostInHandler | str:
     """Decide whether a lost run is charged.
 
     Args:
         times: number of losses in a row, as far as this process knows.
         server: the server that answers now, over a new connection; since_s: seconds since the run began.
-        acked_to: the acked offset of its claim, or ``None`` if its worker no longer owns the claim.
+        committed: its transaction was committed; ``None`` if its worker no longer owns the claim.
 
     Returns:
         the error to charge the message with, or the reason why no attempt is charged.
     """
-    if acked_to is None:
+    if committed is None:
         return "its claim has another owner by now"
-    if acked_to >= run.messages[-1].offset:
+    if committed:
         return "its transaction had been committed"
     if not run.alone:
         return "one loss may be anybody's fault; if it comes again, the message runs alone and is charged"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from emsworker.core.limits import Permit
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.session import Session
+from emsworker.store import Session
 from emsworker.store.groups import limits
-from emsworker.store.groups.limits import Permit
 
 # A permit is for about this moment: later starts would add to those that others are granted then.
 FRESH_S = 0.25

@@ -16,29 +16,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from emsworker.consume.hints import Chooser, Hint
+from emsworker.consume.poll_timing import SOON_S, PollTiming
 from emsworker.core.config import Settings
+from emsworker.core.errors import REFUSED
 from emsworker.core.model import Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.polling import PollInterval
-from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.process.runnable import Runnable
+from emsworker.core.work import AvailableWork
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import REFUSED, TROUBLES
 from emsworker.store.engine.session import Session
-from emsworker.store.groups.claims import AvailableWork, find_work
+from emsworker.store.groups.claims import find_work
 from emsworker.store.stream.messages import close_hole
 
 log = logging.getLogger(__name__)
 
-_AWAY_S = 0.5
-# While another thread looks for new messages: between polls, and, as that look costs less than a poll, its share of the
-# shortest pause and of the idle time.
-_RELIEVED_S, _NEWS_SHARE, _NEWS_IDLE_SHARE = 5.0, 0.2, 1 / 30
-_SOON_S = 1.0
-# Between polls while notifications tell of everything, and how much later than a poll a notification may come.
-_TOLD_S, _LATE_S = 0.05, 0.1
-# The least ratio of a pause to the time that a poll takes, for 0.1 s at most: many processes leave a busy server alone.
-_REST, _MOST_REST_S = 4, 0.1
+_RELIEVED_S = 5.0  # between polls, while another thread looks for new messages
 _ANNOUNCED_S = 0.05  # within which the notification follows an announcement
 _LOOK_S = 0.2  # while all threads are busy, or while a hole is too young to be closed
 
@@ -55,6 +48,8 @@ class Poller(Runnable):
             other work.
         on_death: see :class:`Runnable`.
     """
+
+    duty = "look for work"
 
     def __init__(
         self,
@@ -81,25 +76,20 @@ class Poller(Runnable):
         self._idle = 0
         self._on_idle: Callable[[], object] | None = None  # of the thread that looks instead
         self._asked_at = -math.inf  # by that thread
-        self._worked_at = -math.inf
-        self._told = False  # Redis has sent a notification
-        self._untold_since = math.inf  # the first time since then that a poll has found what nobody had told
         self._hints: list[Hint] = []
         self._announced: dict[Hint, float] = {}  # until when their notifications are expected
         self._open: dict[int, list[int]] = {}  # topic id -> its groups in which any client may claim new messages
         self._fresh: set[Hint] = set()  # from notifications, and not tried since
         self._held: dict[int | Hint, float] = {}  # until when nothing of a group is to start, or a hint to be followed
         self._chooser = Chooser()
-        self._interval = self._news_interval = PollInterval(settings.poll_min_s, settings.poll_max_s)
-        self._due_at = math.inf  # when the next known retry, delayed message or schedule is due
+        self._timing = PollTiming(settings)
         self._blocked = False  # a hole was seen that is not old enough to be closed
-        self.looked_at, self._cost_s = ticks(), 0.0
-        self._trouble = Trouble(log)
+        self.looked_at = ticks()
 
     @property
     def refused_by(self) -> BaseException | None:
         """The error by which the server refuses the user now, or ``None``."""
-        return self._trouble.error if isinstance(self._trouble.error, REFUSED) else None
+        return self.trouble.error if isinstance(self.trouble.error, REFUSED) else None
 
     # -- the groups ----------------------------------------------------------------------------------------------------
 
@@ -135,15 +125,14 @@ class Poller(Runnable):
         """
         with self._lock:
             self._on_idle = on_idle
-            shortest_s = _NEWS_SHARE * self._settings.poll_min_s
-            self._news_interval = PollInterval(shortest_s, self._settings.poll_max_s, _NEWS_IDLE_SHARE)
+            self._timing.relieve()
 
     def wanted(self) -> tuple[Collection[int], float]:
         """Return the groups whose work an idle thread may claim, and the seconds within which to look for messages."""
         with self._lock:
             self._asked_at = ticks()
             groups = [group_id for open_groups in self._open.values() for group_id in open_groups] if self._idle else []
-        return groups, self._pause_s(self._news_interval, ticks()) if groups else math.inf
+        return groups, self._timing.news_pause_s() if groups else math.inf
 
     # -- the consumers' side -------------------------------------------------------------------------------------------
 
@@ -203,7 +192,7 @@ class Poller(Runnable):
         with self._lock:
             self._idle += 1
             self._wake.notify()  # its pause is shorter while a thread is idle
-            if self._on_idle is not None and ticks() < self._worked_at + _SOON_S and not self._is_told:
+            if self._on_idle is not None and self._timing.worked_lately and not self._timing.is_told:
                 self._on_idle()
             try:
                 if not self._hints and not self.stopping.is_set():
@@ -213,13 +202,12 @@ class Poller(Runnable):
 
     def note_work(self) -> None:
         """Note that a claim has been finished; more work may follow soon."""
-        self._worked_at = ticks()
-        self._note()
+        self._timing.note_work()
 
     def tell(self, topic_id: int, partitions: Collection[int]) -> None:
         """Take a notification over Redis; see :meth:`notify`. One that was announced has been followed already."""
         with self._lock:
-            self._told, self._untold_since = True, math.inf
+            self._timing.note_told()
             known = self._known(topic_id, partitions)
             left = [number for number in known if not self._was_announced(topic_id, number)]
             is_followed = len(known) == len(partitions) > len(left) == 0
@@ -278,20 +266,7 @@ class Poller(Runnable):
 
     def _note_untold(self, found: Collection[Hint]) -> None:
         if any(hint.kind == "stream" and hint not in self._hints for hint in found):
-            self._untold_since = min(self._untold_since, ticks())
-
-    @property
-    def _is_told(self) -> bool:
-        return self._told and ticks() < self._untold_since + _LATE_S
-
-    def _pause_s(self, interval: PollInterval, since: float) -> float:
-        pause_s = interval.pause_s(since)
-        return max(pause_s, min(_TOLD_S, self._settings.poll_max_s)) if self._is_told else pause_s
-
-    def _note(self) -> None:
-        """Record that there was work; more may follow soon."""
-        self._interval.note()
-        self._news_interval.note()
+            self._timing.note_untold()
 
     # -- the poller's own side -----------------------------------------------------------------------------------------
 
@@ -300,17 +275,15 @@ class Poller(Runnable):
         notified = self._wait()
         if self.stopping.is_set():
             return
-        try:
-            self._look(notified)
-            if self._also is not None and self._also(self._session, notified):
-                self._note()
-        except TROUBLES as error:
-            self._trouble.note("cannot look for work", error)
-            with self._lock:
-                self._hints, self._open = [], {}  # what was found may have been paused or claimed since
-            self.sleep(_AWAY_S)
-        else:
-            self._trouble.over("can look for work")
+        self._look(notified)
+        if self._also is not None and self._also(self._session, notified):
+            self._timing.note()
+
+    def on_trouble(self, error: Exception) -> None:
+        """Forget what was found: it may have been paused or claimed since."""
+        with self._lock:
+            self._hints, self._open = [], {}
+        super().on_trouble(error)
 
     def _wait(self) -> bool:
         """Wait until the next poll is due; return whether a notification has arrived."""
@@ -318,32 +291,31 @@ class Poller(Runnable):
             began = ticks()
             while not self._notified and not self.stopping.is_set() and ticks() < (end := self._next_look(began)):
                 self._wake.wait(end - ticks())
-            if ticks() >= self._due_at:  # it is about to be sent
-                self._note()
+            if ticks() >= self._timing.due_at:  # it is about to be sent
+                self._timing.note()
             notified, self._notified = self._notified, False
             return notified
 
     def _next_look(self, began: float) -> float:
-        rest_s = min(_REST * self._cost_s, _MOST_REST_S, self._settings.poll_max_s)
-        pause_s = max(self._pause_s(self._interval, began), rest_s)
+        pause_s = self._timing.pause_s(began)
         if not self._idle:
             pause_s = min(_LOOK_S, self._settings.poll_max_s)
-        elif ticks() < self._asked_at + _SOON_S and sum(map(len, self._open.values())) == len(self._topic_of):
+        elif ticks() < self._asked_at + SOON_S and sum(map(len, self._open.values())) == len(self._topic_of):
             pause_s = _RELIEVED_S
         if self._blocked and self._idle:
             pause_s = min(pause_s, _LOOK_S)
-        return min(began + pause_s, self._due_at, *self._held.values())
+        return min(began + pause_s, self._timing.due_at, *self._held.values())
 
     def _look(self, notified: bool) -> None:
         began = ticks()
         look = find_work(self._session, list(self._topic_of))
-        self._cost_s = ticks() - began
+        self._timing.cost_s = ticks() - began
         found = look.work
         hints = [hint for group_id, work in found.items() for hint in self._hints_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]
         with self._lock:
             self.looked_at = now = ticks()
-            self._due_at = math.inf if look.due_s is None else now + look.due_s
+            self._timing.due_at = math.inf if look.due_s is None else now + look.due_s
             self._held = {held: until for held, until in self._held.items() if until > now}
             self._note_open(look.open)
             if not notified:
@@ -352,7 +324,7 @@ class Poller(Runnable):
             watched = self._topic_of.keys() - self._held.keys()
             self._hints = hints = [hint for hint in hints if hint.group_id in watched and hint not in self._held]
             if hints:
-                self._note()
+                self._timing.note()
                 self._found.notify(len(hints))
             self._blocked = bool(closed)
             self._notified |= any(closed)

@@ -17,16 +17,17 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.consume.attempts import decide, describe
 from emsworker.consume.batch_sizer import BatchSizer
+from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claiming import Claiming, ReadGroup
-from emsworker.consume.executor import describe, outcome_of
+from emsworker.consume.consumer_claims import ConsumerClaims
+from emsworker.consume.flusher import Flusher
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import PulledRun, Settlement
-from emsworker.consume.settler import Settler
+from emsworker.consume.pulled import PulledRun
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import (
     ConfigError,
@@ -36,20 +37,20 @@ from emsworker.core.errors import (
     Problem,
     Reject,
     Retry,
+    StoreError,
     StoreUnavailable,
     class_name,
     text_of,
 )
 from emsworker.core.ids import local_ip
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Failure, Group, Message, Order, Topic
+from emsworker.core.model import Group, Message, Order, Topic
 from emsworker.core.options import is_whole
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.selection.filters import Filter
-from emsworker.store.engine.database import until_connected
-from emsworker.store.engine.errors import TROUBLES
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class PullConsumer:
             until_connected(self._claiming.register, self._source.settings.publish_timeout_s)
         except BaseException:
             self._claiming.close()
-            self._settler.close()
+            self._flusher.close()
             raise
         for side in self._sides:
             side.start()
@@ -165,14 +166,17 @@ class PullConsumer:
             database, settings, token, self._name, local_ip(source.url), self._on_death, revives=True
         )
         self._poller = Poller(database, settings, {}, [], self._on_death)
-        session = database.session()
-        channel = MysqlChannel(session)
-        self._claiming = Claiming(session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s)
-        channel = MysqlChannel(database.session(patient=False))
-        self._settler = Settler(
-            channel, settings.ack_interval_s, self._in_hand, self._claiming, self._time_out, self._on_death
+        channel = source.channel()
+        self._claiming = Claiming(
+            channel.session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s
         )
-        self._sides = [self._lease, self._poller, self._settler]
+        self._flusher = Flusher(
+            source.channel(patient=False),
+            settings.ack_interval_s,
+            ConsumerClaims(self._in_hand, self._claiming, self._time_out),
+            self._on_death,
+        )
+        self._sides = [self._lease, self._poller, self._flusher]
         self._listener: Listener | None = None
         if source.redis_url is not None:
             wake, announce = self._poller.tell, self._poller.announce
@@ -232,6 +236,7 @@ class PullConsumer:
         for side in self._sides:
             if side is not self._lease:
                 side.stop()
+        self._in_hand.end_wait()
         for side in self._sides:
             if side is not self._lease:
                 side.join(_SIDE_S)
@@ -243,7 +248,7 @@ class PullConsumer:
             self._lease.stop()
             self._lease.join(_SIDE_S)
             self._claiming.close()
-            self._settler.close()
+            self._flusher.close()
         self._in_hand.raise_lost()
 
     def _end(self) -> None:
@@ -251,7 +256,7 @@ class PullConsumer:
         with self._claiming.mutex:
             self._in_hand.give_back()
             until = ticks() + _LAST_WORDS_S
-            while not self._settler.write_all() and ticks() < until:
+            while not self._flusher.write_all() and ticks() < until:
                 forks.Event().wait(_PAUSE_S)
             left_s = max(_PAUSE_S, until - ticks())
             until_connected(self._claiming.deregister, left_s)
@@ -382,7 +387,7 @@ class PullConsumer:
                 if self._claiming.take(claim_size, n, self._in_hand, left_s):
                     continue
                 trouble = None
-            except TROUBLES as error:  # also a grant that was revoked: it was there when the consumer was opened
+            except StoreError as error:  # also a grant that was revoked: it was there when the consumer was opened
                 trouble = error
                 self._in_hand.wait(min(left_s, _PAUSE_S))
             if left_s <= 0:
@@ -400,7 +405,7 @@ class PullConsumer:
         suspect = self._in_hand.deliver(n, self._prefetch if group_id is None else _MOST, taken, group_id)
         if self._ahead_s and taken:
             self._gathers_until = ticks() + _GATHER_S
-        if suspect is not None and not self._settler.announce(suspect):
+        if suspect is not None and not self._flusher.write_now(suspect, suspect.announce):
             self._in_hand.put_back(taken)
             taken.clear()
             return []
@@ -442,7 +447,7 @@ class PullConsumer:
             FenceLost: the claim has another owner by now, so that the message is delivered again.
             LeaseLost: the lease ran out, and the server cannot be reached; the message may be delivered again.
         """
-        self._settle(messages, lambda message, run: Settlement(message, ticks() - run.began))
+        self._settle(messages, lambda message, run: Ended(message, ticks() - run.began))
 
     def nack(
         self,
@@ -475,7 +480,7 @@ class PullConsumer:
         Raises:
             EmsError: as :meth:`ack`.
         """
-        self._settle(messages, lambda message, run: Settlement(message, released=True))
+        self._settle(messages, lambda message, run: Ended(message, released=True))
 
     def extend(self, message: Message, seconds: float) -> None:
         """Let a message stay in hand for at least this many seconds from now.
@@ -497,11 +502,11 @@ class PullConsumer:
         """
         self._check_usable()
         timeout_s = self._source.settings.publish_timeout_s
-        if not self._settler.flush(timeout_s):
+        if not self._flusher.flush(timeout_s):
             raise StoreUnavailable(f"what was settled could not be written down for {timeout_s:g} s")
         self._in_hand.raise_lost()
 
-    def _settle(self, messages: Sequence[Message], end: Callable[[Message, PulledRun], Settlement]) -> None:
+    def _settle(self, messages: Sequence[Message], end: Callable[[Message, PulledRun], Ended]) -> None:
         self._check_usable()
         runs = [self._run_of(message) for message in messages]
         if len(set(runs)) < len(runs):
@@ -513,7 +518,7 @@ class PullConsumer:
 
     def _confirm(self, runs: Sequence[PulledRun]) -> None:
         """Ask the server at once, because the lease may have run out, for example while the process was stopped."""
-        if not self._settler.flush(_SIDE_S):
+        if not self._flusher.flush(_SIDE_S):
             raise LeaseLost("the lease ran out and the server cannot be reached; messages may be delivered again")
         self._in_hand.raise_lost([run.pulled for run in runs])
 
@@ -523,14 +528,13 @@ class PullConsumer:
             raise NotInHand(f"{message!r} was not delivered by this consumer")
         return run
 
-    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str, kind: str) -> Settlement:
+    def _failed(self, message: Message, run: PulledRun, error: BaseException, text: str, kind: str) -> Ended:
         ran_s = ticks() - run.began
-        decision = self._ladders[run.pulled.claim.group_id].next(message.attempt, error)
-        outcome = outcome_of(error, decision)
-        failure = Failure.decided(message.offset, message.attempt, outcome, text, decision, ran_s, error_type=kind)
-        return Settlement(message, ran_s, failure)
+        ladder = self._ladders[run.pulled.claim.group_id]
+        failure = decide(message.offset, message.attempt, error, ladder, ran_s=ran_s, text=text, kind=kind)
+        return Ended(message, ran_s, failure)
 
-    def _time_out(self, run: PulledRun, error: BaseException) -> Settlement:
+    def _time_out(self, run: PulledRun, error: BaseException) -> Ended:
         return self._failed(run.message, run, error, text_of(error), class_name(error))
 
     # -- for coroutines ------------------------------------------------------------------------------------------------

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from emsworker.consume.claim_run import Ended
+from emsworker.consume.claim_progress import Ended
 from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError, text_of
+from emsworker.core.flush import ResultRow, storable
 from emsworker.core.ids import uid_text
 from emsworker.core.model import Failure, Message
 from emsworker.core.url import redact
-from emsworker.store.groups.results import ResultRow, storable
 from emsworker.tasks.options import HandlerOptions
 
 log = logging.getLogger(__name__)

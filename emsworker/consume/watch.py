@@ -13,6 +13,7 @@ from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.forks import Mutex
 from emsworker.tasks.middleware import RunBracket
 from emsworker.tasks.options import HandlerOptions
 
@@ -26,17 +27,22 @@ _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class Watch:
-    """The running messages of a thread, which writes; the completer reads.
+    """The running messages of a thread, which writes; the flusher reads.
 
     Args:
         thread_id: of the thread in which the soft limit is raised.
         group_timeout_s: for handlers without a timeout of their own.
+        lock: of the claim, if the thread works through all of it.
+
+    Attributes:
+        abandoned: what runs is not waited for any longer; its message has ended, or its claim has another owner.
     """
 
-    def __init__(self, thread_id: int, group_timeout_s: float) -> None:
+    def __init__(self, thread_id: int, group_timeout_s: float, lock: Mutex | None = None) -> None:
         self.thread_id = thread_id
         self.group_timeout_s = group_timeout_s
-        self.lock = forks.Lock()
+        self.lock = lock or forks.Lock()
+        self.abandoned = False
         self.running: int | None = None
         self.running_through = 0  # a batch handler runs several messages at once
         self.running_since = 0.0
@@ -76,7 +82,7 @@ class Watch:
 
     def runs(self, since: float) -> bool:
         """Return whether the run that began at ``since`` still runs; the caller holds the lock."""
-        return self.running is not None and self.running_since == since
+        return self.running is not None and self.running_since == since and not self.abandoned
 
     def time_left(self, since: float) -> float:
         """Seconds until the first limit of the run that began at ``since``; 0 if it has ended."""

@@ -23,7 +23,7 @@ from uuid import UUID, uuid5
 from emsworker.core.durations import LONGEST_S, format_duration, parse_duration
 from emsworker.core.errors import Problem
 from emsworker.core.ids import check_name, uid_text
-from emsworker.core.options import Check, at_most, is_number, option, problems_in, refuse, seconds, text, whole
+from emsworker.core.options import Check, at_most, is_number, option, problems_in, raise_problems, seconds, text, whole
 
 _MAX_CHARACTERS = 1000
 _MOST_COUNTED = 1_000_000
@@ -178,7 +178,9 @@ class Rule:
         check_name("alarm", self.name)
         limit = self.metric.threshold.problems("above", self.above)
         of = f"of {self.metric} "
-        refuse([*(replace(one, fix=of + one.fix) for one in limit), *self._problems_of_place(), *problems_in(self)])
+        raise_problems(
+            [*(replace(one, fix=of + one.fix) for one in limit), *self._problems_of_place(), *problems_in(self)]
+        )
 
     def _problems_of_place(self) -> Iterator[Problem]:
         for name, value in (("topic", self.topic), ("group", self.group)):

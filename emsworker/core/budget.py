@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.errors import DecodeError, MessageTooLarge
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 
 JSON_TYPE, MSGPACK_TYPE, YAML_TYPE = "application/json", "application/x-msgpack", "application/x-yaml"
 MAX_BYTES = 16 << 20
@@ -160,7 +160,7 @@ def _long_header(raw: bytes, at: int, head: int) -> tuple[int, int]:
 
 def _count_yaml(raw: bytes, most: int, name: str) -> int:
     """Count events, and what aliases repeat, before a document is built: merging aliases takes exponential time."""
-    with undivided:
+    with fork_blocked:
         import yaml
 
     document, count = _Document(2 * len(raw) + 8), 0

@@ -18,7 +18,7 @@ from typing import Any
 from emsworker.core.budget import JSON_TYPE, MSGPACK_TYPE, YAML_TYPE, Budget, count_marks
 from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError, Problem, text_of
 from emsworker.core.extras import hint_if_missing
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
 MAX_HEADERS_BYTES = 1 << 20  # headers are read with every batch, and filters evaluate them
@@ -34,14 +34,14 @@ _TYPE_NAMES = {
 
 
 def _encode_special(value: Any) -> Any:
-    with undivided:
+    with fork_blocked:
         from kombu.utils.json import JSONEncoder
 
     return JSONEncoder().default(value)
 
 
 def _decode_special(value: dict[str, Any]) -> Any:
-    with undivided:
+    with fork_blocked:
         from kombu.utils.json import object_hook
 
     return object_hook(value)
@@ -93,7 +93,7 @@ def encode_body(
     budget.check_sent(raw, headers.get(CONTENT_TYPE, JSON_TYPE), is_compressed=compression is not None)
     if compression is None:
         return raw, headers
-    with undivided:
+    with fork_blocked:
         import kombu.compression
 
     try:
@@ -178,7 +178,7 @@ def _path_text(path: tuple[Any, ...], names: Sequence[str]) -> str:
 
 
 def _serialize_by_kombu(body: Any, serializer: str) -> tuple[bytes, dict[str, str]]:
-    with undivided:
+    with fork_blocked:
         import kombu.exceptions
         import kombu.serialization
 
@@ -258,7 +258,7 @@ def check_serializers(serializer: str, accept: Sequence[str]) -> None:
 def _is_known(serializer: str, *, as_type: bool) -> bool:
     if serializer in SERIALIZERS or (as_type and serializer in (*RAW_TYPES, *_TYPE_NAMES)):
         return True
-    with undivided:
+    with fork_blocked:
         from kombu.serialization import registry
 
     return serializer in registry.name_to_type or (as_type and serializer in registry.type_to_name)
@@ -329,7 +329,7 @@ def _deserialize(raw: bytes, content_type: str, encoding: str) -> Any:
         except UnicodeDecodeError as error:
             raise DecodeError(f"the body is not valid text: {error}") from error
     check_encoding(encoding)
-    with undivided:
+    with fork_blocked:
         import kombu.serialization
 
     try:
@@ -350,7 +350,7 @@ def check_encoding(encoding: str) -> None:
 
 
 def _zstd_decompressor() -> Any:
-    with undivided:
+    with fork_blocked:
         import kombu.compression
 
     return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - exists only if zstd is installed

@@ -30,7 +30,7 @@ from emsworker.core.options import (
     options_of,
     probably_meant,
     problems_in,
-    refuse,
+    raise_problems,
     seconds,
     shown,
     text,
@@ -210,6 +210,16 @@ class Settings:
     refused_keep_s: float = option(
         604800.0, seconds(), help="the time for which the beat keeps refused rows of ems_publish; 0: for ever"
     )
+    refused_keep_rows: int = option(
+        100_000,
+        whole(1, 10_000_000),
+        help="the number of refused rows of ems_publish that the beat keeps, the newest",
+    )
+    refused_keep_bytes: int = option(
+        1 << 30,
+        whole(1, 1 << 50),
+        help="the bytes of refused rows of ems_publish that the beat keeps, the newest",
+    )
     alarm_commands: tuple[str, ...] = option(
         (), texts(), help="the programs that alarms may run on this machine, as their commands name them"
     )
@@ -234,7 +244,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        refuse([*problems_in(self), *self._contradictions()])
+        raise_problems([*problems_in(self), *self._contradictions()])
 
     def _contradictions(self) -> Iterator[Problem]:
         with suppress(TypeError):  # a value of the wrong type is a problem by itself
@@ -290,7 +300,7 @@ class Settings:
             settings = cls(**values)
         except ConfigError as error:
             raise ConfigError([*problems, *error.problems]) from None
-        refuse(problems)
+        raise_problems(problems)
         return settings
 
 

@@ -14,6 +14,20 @@ class EmsError(Exception):
     """Base class of all errors of EMS; the text names the thing, its value and the fix."""
 
 
+class StoreError(Exception):
+    """Base class of all that a call of the store may raise because of the server: it is away, busy, full or refuses.
+
+    No loop that runs by itself ends because of one (:class:`emsworker.core.process.runnable.Runnable`). Tables, or a
+    database, that are gone are not among them: what comes back is another stream, and a process must look up its
+    topics and groups anew.
+    """
+
+
+def is_known(error: BaseException) -> bool:
+    """Return whether the text of an error says all; others need their traceback."""
+    return isinstance(error, (EmsError, StoreError))
+
+
 @dataclass(frozen=True)
 class Problem:
     """Problem in the configuration or the environment.
@@ -171,7 +185,7 @@ class DecodeError(EmsError):
     """The body is not what its content type says."""
 
 
-class StoreUnavailable(EmsError):
+class StoreUnavailable(EmsError, StoreError):
     """MySQL, or the Redis that keeps results or keys, could not be reached before the deadline."""
 
 
@@ -179,7 +193,7 @@ class PublishTimeout(StoreUnavailable):
     """A send was not confirmed before its deadline; the message may or may not have been stored."""
 
 
-class AccessDenied(EmsError):
+class AccessDenied(EmsError, StoreError):
     """MySQL refused the user, the password or a privilege."""
 
 
@@ -187,7 +201,7 @@ class LoginRefused(AccessDenied):
     """MySQL refused the user or the password, so that there is no connection."""
 
 
-class TlsError(EmsError):
+class TlsError(EmsError, StoreError):
     """The server's certificate is not trusted, or the server offers no TLS although the URL requires it."""
 
 
@@ -199,7 +213,7 @@ class SchemaMissing(EmsError):
     """The tables are missing or of another version; ``ems migrate`` creates them."""
 
 
-class StatementRefused(EmsError):
+class StatementRefused(EmsError, StoreError):
     """MySQL refused a statement of EMS, or a value in it; another try would end in the same way."""
 
 
@@ -314,6 +328,56 @@ _CHAINED = re.compile(
 )
 _GROUP_MARGIN = re.compile(r"^ {0,2}[|+] ", re.MULTILINE)
 _NAMED = re.compile(r"[^\W\d][\w.<>]*(?::|$)")
+
+
+class ConnectionLost(StoreError):
+    """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
+
+
+class DiskFull(ConnectionLost):
+    """The server has no room to write; reads, and changes that need no room, go on."""
+
+
+class Conflict(StoreError):
+    """The server aborted this transaction in favour of another; nothing of it was committed."""
+
+
+class TransactionGone(StoreError):
+    """The lent transaction was committed or rolled back by its borrower."""
+
+
+class Duplicate(StoreError):
+    """A unique key is taken; ``key`` is its name."""
+
+    def __init__(self, text: str) -> None:
+        self.key = text.rsplit("'", 2)[-2].rsplit(".", 1)[-1] if text.count("'") >= 2 else ""
+        super().__init__(text)
+
+
+class AssertionBroken(StoreError):
+    """A condition that a packet states about its own statements did not hold."""
+
+
+REFUSED = (AccessDenied, TlsError)  # of the user, a password, a grant or TLS
+
+
+def unknown_topic(name: str) -> UnknownTopic:
+    """The error for a topic that is not there and must not be created."""
+    return UnknownTopic(f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`")
+
+
+def unknown_group(topic: str, name: str) -> UnknownGroup:
+    """The error for a group that is not there and must not be created."""
+    return UnknownGroup(
+        f"topic {topic!r} has no group {name!r} and auto_create is off; "
+        f"create it with `ems groups create {topic} {name}`"
+    )
+
+
+def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
+    """The error for a message that is in none of these topics."""
+    where = f"topic {names[0]!r} has no" if len(names) == 1 else "no topic has the"
+    return UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
 
 
 def error_line(text: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from emsworker.core.options import Check, option, problems_in, refuse, whole
+from emsworker.core.options import Check, option, problems_in, raise_problems, whole
 
 _PER_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
@@ -44,7 +44,7 @@ class Limit:
     max_running: int | None = option(None, MOST_RUNNING)
 
     def __post_init__(self) -> None:
-        refuse(problems_in(self))
+        raise_problems(problems_in(self))
 
     def __bool__(self) -> bool:
         return self.rate is not None or self.max_running is not None
@@ -65,3 +65,18 @@ class Limit:
             f"max-running {self.max_running}" if self.max_running else "",
         ]
         return ", ".join(filter(None, parts)) or "no limit"
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The answer to a request for permits.
+
+    Attributes:
+        granted: how many messages may be started.
+        rated: True if they are to be started soon, because they count for this moment.
+        wait_s: seconds after which to ask again if none was granted.
+    """
+
+    granted: int
+    rated: bool
+    wait_s: float

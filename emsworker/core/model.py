@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Dead, Decision, Ladder, RetryIn
 from emsworker.core.options import at_most, choice, flag, of_type, seconds, text, whole
-from emsworker.core.partitioner import MAX_PARTITIONS, numbered, partition_of
+from emsworker.core.partitioner import MAX_PARTITIONS, partition_number, partition_of
 from emsworker.core.priority import PRIORITIES, levels_of
 from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED, Run
@@ -126,13 +127,27 @@ class ClaimSource(StrEnum):
     RETRY = "retry"
 
 
-class Entry(StrEnum):
-    """State that a guard finds: not begun, done, in progress elsewhere, or begun by a process that died."""
+class OnceState(StrEnum):
+    """State of an idempotency key: not begun, done, in progress elsewhere, or begun by a process that died."""
 
     FIRST = "first"
     DONE = "done"
     BUSY = "busy"
     UNCERTAIN = "uncertain"
+
+
+class Begun(NamedTuple):
+    """Outcome of an attempt to begin an effect.
+
+    Attributes:
+        entry: whether to go ahead.
+        token: identifies this attempt.
+        left_s: seconds that another running attempt may still take.
+    """
+
+    entry: OnceState
+    token: bytes
+    left_s: float = 0.0
 
 
 class Outcome(StrEnum):
@@ -204,7 +219,7 @@ class Topic:
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""
         levels = levels_of(self.priorities)
-        return [numbered(level, partition) for level in levels for partition in range(self.partitions)]
+        return [partition_number(level, partition) for level in levels for partition in range(self.partitions)]
 
     def check_kind(self, kind: TopicKind) -> Topic:
         """Return the topic if it is of this kind.
@@ -271,6 +286,19 @@ class Group:
     )
 
 
+MESSAGE_COLUMNS = ("uid", "key", "tag", "headers", "body")
+"""What a sender gives, in the order of the statements: it goes along wherever a message is kept. Bytes, or ``None``."""
+
+
+class HandlerRow(NamedTuple):
+    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
+
+    name: str
+    on_error: str
+    ladder: str | None
+    max_attempts: int | None
+
+
 @dataclass(slots=True)
 class NewMessage:
     """Message to be written to the stream.
@@ -280,6 +308,9 @@ class NewMessage:
         level: the priority level, one of :func:`levels_of` the topic.
         delay_s, due_at: seconds from the server's now, or the time in UTC, before which it is not read.
         dedup_key: the key that only one unfinished message has; kept for ``dedup_window_s`` seconds at least.
+        priority: 0 to 9, if it was sent with one; ``level`` follows from it where the topic is known.
+        is_call: it calls a task.
+        has_own_uid: its sender chose the uid, so an earlier send may have stored it.
         is_urgent: idle consumers are woken for it.
         topic, producer_id: while it is sent: where to, and by whom.
         receipt, error: the end of the send, once it is known.
@@ -293,16 +324,44 @@ class NewMessage:
     body: bytes
     partition: int | None = None
     level: int = 0
-    delay_s: float = 0.0
+    delay_s: float | None = None
     due_at: datetime | None = None
     dedup_key: bytes | None = None
     dedup_window_s: float = 0.0
+    priority: int | None = None
+    is_call: bool = False
+    has_own_uid: bool = False
     is_urgent: bool = True
     topic: Topic | None = None
     producer_id: str = ""
     receipt: Receipt | None = None
     error: EmsError | None = None
     in_doubt: bool = False
+
+    @classmethod
+    def of(cls, columns: Iterable[Any], **more: Any) -> NewMessage:
+        """Return the message of a row.
+
+        Args:
+            columns: the values of :data:`MESSAGE_COLUMNS`.
+            more: other fields.
+        """
+        return cls(**dict(zip(MESSAGE_COLUMNS, columns, strict=True)), **more)
+
+    @property
+    def columns(self) -> tuple[bytes | None, ...]:
+        """The values of :data:`MESSAGE_COLUMNS`."""
+        return _columns_of(self)
+
+    @property
+    def is_delayed(self) -> bool:
+        """True if it is to be read later."""
+        return self.delay_s is not None or self.due_at is not None
+
+    @property
+    def is_direct(self) -> bool:
+        """True if it can be written to the stream at once, without the outbox."""
+        return self.delay_s is None and self.due_at is None and self.dedup_key is None
 
     @property
     def is_open(self) -> bool:
@@ -321,8 +380,13 @@ class NewMessage:
             otherwise: selects the partition of a message that has neither a partition nor a key.
         """
         if self.partition is not None:
-            return numbered(self.level, self.partition)
-        return numbered(self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions))
+            return partition_number(self.level, self.partition)
+        return partition_number(
+            self.level, otherwise % partitions if self.key is None else partition_of(self.key, partitions)
+        )
+
+
+_columns_of: Callable[[NewMessage], tuple[bytes | None, ...]] = attrgetter(*MESSAGE_COLUMNS)
 
 
 if TYPE_CHECKING:
@@ -352,6 +416,9 @@ class Receipt(Generic[R]):
 
 class Message:
     """Message as passed to a handler.
+
+    Args:
+        row: its offset, the values of :data:`MESSAGE_COLUMNS`, and the time when it was written.
 
     Attributes:
         topic, partition, offset: its place in the stream.
@@ -547,3 +614,19 @@ class Failure:
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
         return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect, error_type, told)
+
+
+class Notice(NamedTuple):
+    """A dead letter of which no hook was told.
+
+    Attributes:
+        message: a row of :class:`Message`.
+    """
+
+    group_id: int
+    partition: int
+    message: tuple[Any, ...]
+    attempts: int
+    reason: str
+    error: str
+    error_type: str

@@ -5,7 +5,7 @@ class Pause:
 length_s: float = option(5.0, seconds(1), help="seconds between two runs")
 
 def __post_init__(self) -> None:
-refuse(problems_in(self))
+raise_problems(problems_in(self))
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from emsworker.core.errors import ConfigError, InvalidName, Problem
 from emsworker.core.url import redact, redact_url
 
 RESERVED_HEADERS = ("ems-", "content-", "compression")
+
+LARGEST = (1 << 63) - 1
+_WHOLE = re.compile("-?[0-9]{1,20}")
 
 # Names whose values may be secrets and are never shown; an unknown option may have such a name.
 _SECRET_NAME = re.compile("passw|pwd|secret|token", re.IGNORECASE)
@@ -69,6 +72,16 @@ class Check:
     form: str = "text"
     words: tuple[str, ...] = ()
 
+    def parse(self, text: str) -> Any:
+        """Make a value of a text, and verify it.
+
+        Raises:
+            ValueError: the option does not take it; the text is the fix.
+        """
+        value = self.read(text)
+        self.verify(value)
+        return value
+
     def problems(self, name: str, value: Any) -> list[Problem]:
         """Return the problem of a value, if the option does not take it."""
         try:
@@ -78,16 +91,20 @@ class Check:
         return []
 
 
-def whole(least: int, most: int) -> Check:
+def whole(least: int = 0, most: int = LARGEST) -> Check:
     """Return a check for whole numbers from ``least`` to ``most``."""
+    fix = f"must be a whole number {f'of {least} or more' if most == LARGEST else f'from {least} to {most}'}"
 
     def verify(value: Any) -> None:
-        if not is_whole(value):
-            raise ValueError("must be a whole number")
-        if not least <= value <= most:
-            raise ValueError(f"must lie between {least} and {most}")
+        if not is_whole(value) or not least <= value <= most:
+            raise ValueError(fix)
 
-    return Check(verify, _read_whole, "whole")
+    def read(text: str) -> int:
+        if not _WHOLE.fullmatch(text.strip()):
+            raise ValueError(fix)
+        return int(text)
+
+    return Check(verify, read, "whole")
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max) -> Check:
@@ -185,13 +202,6 @@ def of_type(kind: type, like: str) -> Check:
     return Check(verify)
 
 
-def _read_whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("must be a whole number") from None
-
-
 def _read_number(text: str) -> float:
     try:
         return float(text)
@@ -274,7 +284,7 @@ def problems_of(call: str, given: Mapping[str, Any], known: Mapping[str, Option]
     return problems + [one for name in given if name in known for one in known[name].problems(name, given[name])]
 
 
-def refuse(problems: Collection[Problem]) -> None:
+def raise_problems(problems: Collection[Problem]) -> None:
     """Raise an error that names all problems, if there are any.
 
     Raises:

@@ -12,7 +12,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     return crc32(key) % partitions
 
 
-def numbered(level: int, partition: int) -> int:
+def partition_number(level: int, partition: int) -> int:
     """Return the number of a partition of a priority level: 7003 is partition 3 of the level that begins at 7.
 
     The number depends on no setting of the topic, so that partitions and levels can be added to a topic in use.

@@ -133,3 +133,22 @@ def _between(timetable: Timetable, first: datetime, now: datetime, wanted: int, 
         if len(slots) >= wanted or start == first:
             return list(slots)
         window *= 2
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A schedule as an app declares it.
+
+    Args:
+        spec, timezone: see :func:`parse_timetable`.
+        topic, key, headers, body: the message that is sent at each slot.
+    """
+
+    name: str
+    spec: str
+    timezone: str
+    catch_up: str
+    topic: str
+    key: bytes | None
+    headers: bytes
+    body: bytes

@@ -93,3 +93,11 @@ def place(topic: str, servers: tuple[NamedServer, ...]) -> str:
         if any(fnmatchcase(topic, pattern) for pattern in server.patterns):
             return server.name
     return MAIN
+
+
+@dataclass(frozen=True)
+class ServerRun:
+    """Identity of the server that answers, and its uptime in whole seconds (at most one too many)."""
+
+    identity: tuple[object, ...]
+    up_s: float

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-# Control characters, Unicode's separators of lines, and what changes the direction of the text around it.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_IN_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# Control characters, Unicode's separators of lines, what changes the direction of the text around it, and what has no
+# width: with these, one name looks like another.
+_UNSEEN = (
+    r"\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
+_CONTROL = re.compile(rf"[\x00-\x1f{_UNSEEN}]")
+_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]")
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """Write the control characters of a text as escapes, except line feeds and tabs."""
     return _IN_LINES.sub(_escaped, text)
 
 
-def harmless_line(text: str) -> str:
+def escape_all_control(text: str) -> str:
     """Write all control characters of a text as escapes, so that it is one line."""
     return _CONTROL.sub(_escaped, text)
+
+
+def escape_json(text: str) -> str:
+    """Write the control characters of a JSON text, except line feeds and tabs, as JSON's own escapes."""
+    return _IN_LINES.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else r"\u007f", text)
 
 
 def in_utf8(text: str) -> str:

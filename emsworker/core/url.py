@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 # Up to the last @ of the line, because a password may contain one itself: hiding too much does no harm.
 # A URL may also end with its host, in quotes before a colon, or have been hidden already: what follows is a text.
-_SECRET = re.compile(r"(://(?:(?!['\"]: )[^:/@\s])*:)(?!\*\*\*@).*@")
+_SECRET = re.compile(r"://(?:(?!['\"]: )[^:/@\s])*:(?!\*\*\*@)")
 _SECRET_OPTION = re.compile(r"([?&](?:password|passwd|pwd|secret|token)=)[^&\s'\"]*", re.IGNORECASE)
 # Text in place of a port that is not a port: a password whose @host was forgotten.
 _ONLY_USER = re.compile(r"[\w+]+://[^:@/\s]*@[^@]*$")
@@ -23,7 +23,14 @@ UNENCODED = f"it has an unencoded sign, such as @, in its user or password: {_EN
 
 def redact(text: str) -> str:
     """Hide the password in every URL of a text."""
-    return _SECRET_OPTION.sub(r"\1***", _SECRET.sub(r"\1***@", text))
+    return _SECRET_OPTION.sub(r"\1***", "\n".join(map(_without_secret, text.split("\n"))))
+
+
+def _without_secret(line: str) -> str:
+    # The last @ is looked for once: one expression with `.*@` would look for it from every :// of somebody's text.
+    end = line.rfind("@")
+    found = _SECRET.search(line, 0, end + 1)
+    return line if found is None else f"{line[: found.end()]}***{line[end:]}"
 
 
 def redact_url(text: str) -> str:

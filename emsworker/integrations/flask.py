@@ -17,8 +17,8 @@ from emsworker.app import Ems
 from emsworker.core.config import Settings
 from emsworker.core.errors import AppNotFound
 from emsworker.core.extras import require
-from emsworker.core.options import options_of, problems_of, refuse
-from emsworker.core.process.forks import undivided
+from emsworker.core.options import options_of, problems_of, raise_problems
+from emsworker.core.process.forks import fork_blocked
 from emsworker.tasks.middleware import Middleware, RunBracket
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def init_app(app: Flask, ems: Ems) -> None:
         for name, value in app.config.items()
         if name.startswith("EMS_")
     }
-    refuse(problems_of("app.config", given, options_of(Settings)))
+    raise_problems(problems_of("app.config", given, options_of(Settings)))
     if any(getattr(ems.settings, name) != value for name, value in given.items()):
         ems.reconfigure(**given)
     for middleware in ems.middleware:
@@ -107,7 +107,7 @@ def __getattr__(name: str) -> Ems:
     """Return the app of the Flask application that ``FLASK_APP`` names: ``-A emsworker.integrations.flask:ems``."""
     if name != "ems":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with undivided:
+    with fork_blocked:
         from flask.cli import ScriptInfo
 
     return _ems_in(ScriptInfo(app_import_path=os.environ.get("FLASK_APP")))

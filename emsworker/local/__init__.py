@@ -3,9 +3,27 @@
 They listen on 127.0.0.1 only, read no system configuration, and never touch a server that they did not start.
 """
 
-from emsworker.local.database import LocalDatabase
-from emsworker.local.errors import ServerFailed, ServerMissing
-from emsworker.local.redis_server import Redis
-from emsworker.local.stack import LocalStack
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.local.database import LocalDatabase
+    from emsworker.local.errors import ServerFailed, ServerMissing
+    from emsworker.local.redis_server import Redis
+    from emsworker.local.stack import LocalStack
 
 __all__ = ["LocalDatabase", "LocalStack", "Redis", "ServerFailed", "ServerMissing"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "LocalDatabase": "database",
+        "LocalStack": "stack",
+        "Redis": "redis_server",
+        "ServerFailed": "errors",
+        "ServerMissing": "errors",
+    },
+)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.extension import DefaultStream
 from emsworker.local.database import LocalDatabase
 from emsworker.local.errors import ServerFailed, ServerMissing
 from emsworker.local.redis_server import Redis
@@ -100,3 +101,9 @@ class LocalStack:
         except ServerMissing as error:
             return str(error)
         return None
+
+
+def running_stream() -> DefaultStream | None:
+    """Return the local stream, if it runs."""
+    stack = LocalStack()
+    return DefaultStream(url, stack.redis_url, f"the local stream in {stack.folder}") if (url := stack.url) else None

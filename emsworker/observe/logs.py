@@ -14,7 +14,7 @@ from typing import Any
 
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
 from emsworker.core.errors import repr_of
-from emsworker.core.terminal_text import harmless, in_utf8, shortened
+from emsworker.core.terminal_text import escape_control, in_utf8, shortened
 from emsworker.observe.log_stream import LogStream
 from emsworker.observe.repeats import REPEATS, RepeatHandler
 
@@ -54,7 +54,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text, with its traceback on further lines."""
-        text = harmless(shortened(super().format(record), _MOST_CHARACTERS))
+        text = escape_control(shortened(super().format(record), _MOST_CHARACTERS))
         return shortened(text, _MOST_CHARACTERS).replace("\n", _INDENT)
 
 

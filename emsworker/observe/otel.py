@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from emsworker.consume.executor import describe
+from emsworker.consume.attempts import describe
 from emsworker.core.errors import DecodeError, Ignore, Retry, text_of
 from emsworker.core.extras import require
 from emsworker.core.ids import TASK_NAME

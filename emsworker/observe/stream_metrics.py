@@ -14,8 +14,7 @@ from emsworker.app import Ems
 from emsworker.core.extras import require
 from emsworker.core.model import Group, Topic
 from emsworker.core.scaling import Demand
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
+from emsworker.store import Database, ReplicaDatabase, replica_lag
 
 _MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")

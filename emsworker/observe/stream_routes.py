@@ -20,8 +20,7 @@ from emsworker.core.errors import StoreUnavailable, UnknownGroup, UnknownTopic
 from emsworker.core.extras import require
 from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
 from emsworker.observe.stream_metrics import ServersMetrics, StreamMetrics
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import check_server
+from emsworker.store import Database, check_server
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 
-from emsworker.core.errors import UnknownMessage
+from emsworker.core.errors import unknown_message
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import Topic
 from emsworker.store.engine.database import Database
@@ -28,12 +28,6 @@ def cancel_message(database: Database, topics: Iterable[Topic], message_id: str)
             return found
         names.append(topic.name)
     raise unknown_message(names, message_id)
-
-
-def unknown_message(names: Sequence[str], message_id: str) -> UnknownMessage:
-    """The error for a message that is in none of these topics."""
-    where = f"topic {names[0]!r} has no" if len(names) == 1 else "no topic has the"
-    return UnknownMessage(f"{where} message {message_id}; look at its id, and at the topic's name")
 
 
 def cancel_sent(database: Database, message_id: str, topic: str | None) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Any
 
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, Problem, UnknownGroup, UnknownTopic
+from emsworker.core.declaration import check_declared
+from emsworker.core.errors import unknown_group, unknown_topic
 from emsworker.core.ids import check_name
 from emsworker.core.model import Group, Order, Topic, TopicKind
 from emsworker.core.process import forks
@@ -97,46 +97,3 @@ class Catalog:
         s = self._settings
         limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
         return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
-
-
-def unknown_topic(name: str) -> UnknownTopic:
-    """The error for a topic that is not there and must not be created."""
-    return UnknownTopic(f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`")
-
-
-def unknown_group(topic: str, name: str) -> UnknownGroup:
-    """The error for a group that is not there and must not be created."""
-    return UnknownGroup(
-        f"topic {topic!r} has no group {name!r} and auto_create is off; "
-        f"create it with `ems groups create {topic} {name}`"
-    )
-
-
-def check_declared(topic: Topic, group: Group, declared: Filter | None, order: Order) -> None:
-    """Refuse a group whose filter or order differs from what its handler declares.
-
-    Raises:
-        ConfigError: naming both.
-    """
-    if declared is not None and declared != group.filter:
-        raise _other_filter(topic, group, declared)
-    if order not in (Order.NONE, group.order):
-        fix = (
-            f"group {group.name!r} of topic {topic.name!r} has {str(group.order)!r}, and a group's order is for "
-            "good; ask for the same, or name another group"
-        )
-        raise ConfigError([Problem("order", repr(str(order)), fix)])
-
-
-def _other_filter(topic: Topic, group: Group, declared: Filter) -> ConfigError:
-    fix = (
-        f"group {group.name!r} of topic {topic.name!r} has {str(group.filter)!r}; declare the same in every worker, or "
-        f"change it with `{change_command(topic.name, group.name, declared)}`"
-    )
-    return ConfigError([Problem("filter", repr(str(declared)), fix)])
-
-
-def change_command(topic: str, name: str, wanted: Filter) -> str:
-    """The command line that gives a group a filter."""
-    options = [f"--tag={tag}" for tag in wanted.tags] + [f"--header={k}={v}" for k, v in wanted.headers.items()]
-    return shlex.join(["ems", "groups", "change", topic, name, *(options or ["--no-filter"])])

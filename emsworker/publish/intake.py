@@ -1,6 +1,6 @@
 """The intake: messages that other programs have written by plain SQL are checked as a send is, and moved to the outbox.
 
-A row that cannot be sent is kept with the reason, and stops no other one.
+Invalid rows are kept with their error and do not block others.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from emsworker.store.topics import get_topic
 log = logging.getLogger(__name__)
 
 _PRODUCER = "sql"
-_BYTES = 4 << 20  # of bodies in a round
+_BYTES = 4 << 20  # of bodies and headers in a round
+_HEADERS_BYTES = 65_535  # the most that the column holds
 _STATEMENT_BYTES, _PACKET_SLACK = 2 << 20, 8192
 
 
 @dataclass(frozen=True)
-class TakenIn:
+class IngestResult:
     """Outcome of one round of the intake.
 
     Attributes:
@@ -44,22 +45,22 @@ class TakenIn:
     refused: int
 
 
-def take_in(session: Session, settings: Settings, limit: int) -> TakenIn:
+def ingest(session: Session, settings: Settings, limit: int) -> IngestResult:
     """Move the oldest rows to the outbox, at most ``limit`` and 4 MiB of bodies, in one transaction.
 
     Raises:
         AssertionBroken: a topic was deleted meanwhile; nothing was moved.
     """
 
-    def attempt() -> TakenIn:
+    def attempt() -> IngestResult:
         session.begin()
         round_ = _Round(session, settings, intake.lock_waiting(session, limit))
         if not round_.rows:
             session.rollback()
-            return TakenIn(0, 0)
+            return IngestResult(0, 0)
         return round_.run()
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 class _Round:
@@ -71,7 +72,7 @@ class _Round:
         self._errors: dict[int, EmsError] = {}
         self.rows = next(in_batches(waiting, self._weight, _BYTES), [])
 
-    def run(self) -> TakenIn:
+    def run(self) -> IngestResult:
         """Check the rows, and commit their messages and their errors."""
         good: list[tuple[Topic, NewMessage]] = []
         for row in intake.read_rows(self._session, [one.id for one in self.rows if one.id not in self._errors]):
@@ -93,16 +94,16 @@ class _Round:
         packet.send()
         for number, why in self._errors.items():
             log.warning("row %d of ems_publish is refused: %s; see `ems refused list`", number, why)
-        return TakenIn(len(good), len(self._errors))
+        return IngestResult(len(good), len(self._errors))
 
     def _weight(self, row: Waiting) -> int:
         """Return the bytes to read of a row: none of one that its topic does not take."""
         try:
             topic = self._topic(row.topic)
-            if row.size > topic.max_message_bytes:
+            if row.size - _HEADERS_BYTES > topic.max_message_bytes:
                 raise MessageTooLarge(
-                    f"a body of {row.size} bytes is over the limit of topic {topic.name!r}, "
-                    f"{topic.max_message_bytes} bytes"
+                    f"a row of {row.size} bytes is over the limit of topic {topic.name!r}, "
+                    f"{topic.max_message_bytes} bytes of body"
                 )
         except EmsError as error:
             self._errors[row.id] = error
@@ -110,7 +111,7 @@ class _Round:
         return row.size
 
     def _topic(self, name: str) -> Topic:
-        """Return a topic; unlike a send, the intake creates none: a name in SQL is more often misspelt than new."""
+        """Return a topic; unlike a send, the intake creates none: it takes an unknown name for a typo."""
         if name not in self._topics:
             found = get_topic(self._session, name)
             unknown = UnknownTopic(f"there is no topic {name!r}; create it with `ems topics create`")
@@ -132,7 +133,7 @@ class _Round:
         """
         outgoing = outgoing_of(row)
         message = outgoing.encode(self._settings)
-        admit(topic, outgoing, message)
+        admit(topic, message)
         message.producer_id = _PRODUCER
         if row_bytes(message) > self._most_bytes:
             raise MessageTooLarge(

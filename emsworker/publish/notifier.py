@@ -45,7 +45,7 @@ class Notifier:
         self._quiet_at = 0.0
         self._redis: RedisConnection | None = None
         if redis_url is not None:
-            with forks.undivided:
+            with forks.fork_blocked:
                 from emsworker.publish.redis_connection import RedisConnection
 
             self._redis = RedisConnection(redis_url)
@@ -56,7 +56,7 @@ class Notifier:
         return self._redis is not None and ticks() >= self._quiet_at and not self._redis.breaker.is_open
 
     def announce(self, places: Iterable[tuple[int, int]]) -> None:
-        """Tell idle workers that a message is just being committed, best effort; the notification comes nevertheless.
+        """Tell idle workers, best effort, that a commit is under way; the notification after the commit still follows.
 
         A worker needs as long as the commit to wake up and to ask the server, where it can wait for that.
 

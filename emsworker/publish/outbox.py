@@ -15,33 +15,31 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, Unpack
+from typing import Any
 
 from emsworker.core.errors import (
-    EmsError,
+    AssertionBroken,
+    Conflict,
+    ConnectionLost,
     MessageTooLarge,
     SoftTimeLimitExceeded,
+    StoreError,
     StoreUnavailable,
     TopicDeleted,
     TransactionEnded,
+    TransactionGone,
     TransactionRolledBack,
+    is_known,
 )
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.publish.outgoing import Outgoing, SendOptions
-from emsworker.publish.transaction import Transaction
+from emsworker.core.process.reconnect import until_connected
+from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
-from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import (
-    TROUBLES,
-    AssertionBroken,
-    Conflict,
-    ConnectionLost,
-    TransactionGone,
-    translate,
-)
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, forwards, outbox
 from emsworker.store.stream.messages import row_bytes
@@ -53,41 +51,6 @@ _ROWS, _BYTES, _PACKET_SLACK = 500, 2 << 20, 8192
 _ANY_SERVER_BYTES = 256 << 10  # every server takes this much, so it need not be asked
 _LOOK_S, _LIVELY_S = 0.02, 2.0
 _LOOK_UP_S = 10.0
-
-
-class Sender(Protocol):
-    """The app that sends messages."""
-
-    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message."""
-        ...
-
-    def send_many(
-        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
-    ) -> list[Receipt]:
-        """Send many messages."""
-        ...
-
-    def after_commit(self, outgoing: Iterable[Outgoing], receipts: Iterable[Receipt]) -> None:
-        """Called for messages that have been committed."""
-        ...
-
-
-class OutboxTransaction(Transaction):
-    """A transaction of :meth:`Ems.transaction`: SQL and messages that are committed together."""
-
-    def __init__(self, connection: Any, sender: Sender) -> None:
-        super().__init__(connection)
-        self._sender = sender
-        self.sent: list[tuple[Outgoing, Receipt, Topic]] = []
-
-    def send(self, topic: str, body: Any, **options: Unpack[SendOptions]) -> Receipt:
-        """Send with this transaction; the arguments are those of :meth:`Ems.send`."""
-        return self._sender.send(topic, body, transaction=self, **options)
-
-    def send_many(self, topic: str, bodies: Iterable[Any], **options: Unpack[SendOptions]) -> list[Receipt]:
-        """Send many with this transaction; the arguments are those of :meth:`Ems.send_many`."""
-        return self._sender.send_many(topic, bodies, transaction=self, **options)
 
 
 class Outbox:
@@ -110,9 +73,7 @@ class Outbox:
         self._idle: deque[Session] = deque()
         self._mover = _Mover(database, notify)
 
-    def send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any = None
-    ) -> list[Receipt]:
+    def send(self, topic: Topic, messages: Sequence[NewMessage], transaction: Any = None) -> list[Receipt]:
         """Store messages, in a transaction of their own or in the caller's.
 
         Args:
@@ -122,24 +83,22 @@ class Outbox:
             TopicDeleted: the topic was deleted meanwhile.
         """
         try:
-            return self._send(topic, outgoing, messages, transaction)
+            return self._send(topic, messages, transaction)
         except AssertionBroken as error:
             raise TopicDeleted(topic.name) from error
 
-    def _send(
-        self, topic: Topic, outgoing: Sequence[Outgoing], messages: Sequence[NewMessage], transaction: Any
-    ) -> list[Receipt]:
+    def _send(self, topic: Topic, messages: Sequence[NewMessage], transaction: Any) -> list[Receipt]:
         def write(run: dedup.Run) -> list[Receipt]:
             return self._write(run, topic, messages)
 
         if transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
-            if not all(one.is_delayed for one in outgoing):
+            if not all(one.is_delayed for one in messages):
                 self._move(self._database.thread_session())
             return receipts
         receipts = write(partial(foreign.run, transaction))
         if isinstance(transaction, OutboxTransaction):
-            transaction.sent += list(zip(outgoing, receipts, [topic] * len(receipts), strict=True))
+            transaction.written += [(topic, receipt) for receipt in receipts]
         elif not foreign.when_committed(transaction, self._mover.wake):
             self._mover.wake()
         return receipts
@@ -260,9 +219,9 @@ class Outbox:
                 session.drop()  # likewise for an exception of a signal handler
                 raise
             self._commit(session, transaction)
-            if transaction.sent:
+            if transaction.written:
                 self._move(session)
-        sender.after_commit((one for one, _, _ in transaction.sent), (receipt for _, receipt, _ in transaction.sent))
+        sender.after_commit(transaction.sent)
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
         """Commit. If the answer is lost, the messages, if there are any, show whether the commit took effect."""
@@ -289,17 +248,17 @@ class Outbox:
                 ) from error
 
     def _landed(self, transaction: OutboxTransaction) -> bool:
-        created = [(receipt, topic) for _, receipt, topic in transaction.sent if receipt.created]
+        created = [(topic, receipt) for topic, receipt in transaction.written if receipt.created]
         if not created:
             return False
-        receipt, topic = created[0]
+        topic, receipt = created[0]
         uid = parse_uid(receipt.id)
         return bool(self._database.call(lambda session: outbox.find_kept(session, topic.id, [uid])))
 
     def _move(self, session: Session) -> None:
         try:
             self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
-        except TROUBLES as error:  # a producer may lack the privilege
+        except StoreError as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 
     @contextlib.contextmanager
@@ -350,10 +309,10 @@ class _Mover:
             while self._goes_on():
                 try:
                     moved = outbox.relay_due(session, _RELAY_BATCH).topic_ids
-                except (*TROUBLES, EmsError) as error:
-                    log.info("the outbox could not move messages; the beat will: %s", error)
-                except Exception:  # a thread that died here would never be started again
-                    log.warning("the outbox could not move messages; the beat will", exc_info=True)
+                except Exception as error:  # a thread that died here would never be started again
+                    known = is_known(error)
+                    level = logging.INFO if known else logging.WARNING
+                    log.log(level, "the outbox could not move messages; the beat will: %s", error, exc_info=not known)
                 else:
                     if moved:
                         self._notify(moved)

@@ -96,18 +96,13 @@ class Outgoing:
         """True if it is to be read later."""
         return self.countdown is not None or self.eta is not None or self.delay is not None
 
-    @property
-    def is_direct(self) -> bool:
-        """True if it can be written to the stream at once, without the outbox."""
-        return self.countdown is None and self.eta is None and self.delay is None and self.dedup_key is None
-
-    def _due(self) -> tuple[float, datetime | None]:
+    def _due(self) -> tuple[float | None, datetime | None]:
         """Return the seconds, or the time, before which it is not read."""
         given = [name for name in _TIMES if getattr(self, name) is not None]
         if len(given) > 1:
             raise ConfigError([Problem(given[1], str(getattr(self, given[1])), f"give either {' or '.join(given)}")])
         if self.eta is not None:
-            return 0.0, _read_eta(self.eta)
+            return None, _read_eta(self.eta)
         return _read_span(given[0], getattr(self, given[0])), None
 
     def encode(self, settings: Settings) -> NewMessage:
@@ -134,7 +129,12 @@ class Outgoing:
             raise InvalidName(f"partition {self.partition!r:.100}: it must be a whole number")
         uid = new_uid() if self.uid is None else parse_uid(self.uid)
         key, tag = encode_key("key", self.key), encode_key("tag", self.tag)
-        message = NewMessage(uid, key, tag, encode_headers(headers), body, self.partition)
+        message = NewMessage(
+            *(uid, key, tag, encode_headers(headers), body, self.partition),
+            priority=self.priority,
+            is_call=TASK_HEADER in self.headers,
+            has_own_uid=self.uid is not None,
+        )
         if self.is_delayed:
             message.delay_s, message.due_at = self._due()
         if self.dedup_key is not None:
@@ -147,7 +147,7 @@ MESSAGE_OPTIONS = frozenset(item.name for item in fields(Outgoing)) - {"topic", 
 """The options of a message."""
 
 
-def admit(topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
+def admit(topic: Topic, message: NewMessage) -> None:
     """Check that the topic takes a message, and set its priority level.
 
     Raises:
@@ -158,14 +158,14 @@ def admit(topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
             f"topic {topic.name!r} has the rule {topic.rule.value!r}; nothing was sent "
             "(`ems topics change` sets the rule)"
         )
-    if topic.kind is TopicKind.BROADCAST and TASK_HEADER in outgoing.headers:
+    if topic.kind is TopicKind.BROADCAST and message.is_call:
         raise TopicRuleError(
             f"topic {topic.name!r} is a broadcast topic, and tasks are run by groups; nothing was sent "
             "(send it a plain message, or the task to another topic)"
         )
-    if outgoing.partition is not None and outgoing.partition not in range(topic.partitions):
+    if message.partition is not None and message.partition not in range(topic.partitions):
         raise InvalidName(
-            f"partition {outgoing.partition!r} of topic {topic.name!r} does not exist; "
+            f"partition {message.partition!r} of topic {topic.name!r} does not exist; "
             f"it has 0 to {topic.partitions - 1}"
         )
     if len(message.body) > topic.max_message_bytes:
@@ -173,7 +173,7 @@ def admit(topic: Topic, outgoing: Outgoing, message: NewMessage) -> None:
             f"a body of {len(message.body)} bytes is over the limit of topic {topic.name!r}, "
             f"{topic.max_message_bytes} bytes; nothing was sent"
         )
-    message.level = 0 if outgoing.priority is None else level_for(topic.name, topic.priorities, outgoing.priority)
+    message.level = 0 if message.priority is None else level_for(topic.name, topic.priorities, message.priority)
 
 
 def _read_span(name: str, value: str | float) -> float:

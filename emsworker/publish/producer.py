@@ -19,14 +19,23 @@ from functools import partial
 from operator import itemgetter
 from typing import TypeVar
 
-from emsworker.core.errors import EmsError, MessageTooLarge, PublishTimeout, StoreUnavailable, TopicDeleted
+from emsworker.core.errors import (
+    AssertionBroken,
+    Conflict,
+    ConnectionLost,
+    Duplicate,
+    EmsError,
+    MessageTooLarge,
+    PublishTimeout,
+    StoreUnavailable,
+    TopicDeleted,
+)
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.publish.allocators import Allocator
 from emsworker.publish.notifier import Notifier
-from emsworker.store.engine.database import until_connected
-from emsworker.store.engine.errors import AssertionBroken, Conflict, ConnectionLost, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.messages import PartitionBatch, Placement, find_uids, next_free_offset, publish, row_bytes
 

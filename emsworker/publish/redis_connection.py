@@ -194,7 +194,7 @@ class RedisConnection:
                 return self._settled(self._connection)
             except redis.ConnectionError:
                 self._drop()
-        with forks.undivided:
+        with forks.fork_blocked:
             self._connection = connect(self._url).connection_pool.make_connection()
             self._connection.connect()
         self._pid, self.unanswered = os.getpid(), 0

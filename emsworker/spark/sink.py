@@ -267,11 +267,14 @@ class Rows:
         _check(topic, body)
         key, tag = (_label(topic, what, row.get(what)) for what in ("key", "tag"))
         headers, level = _headers_and_level(topic, row)
-        message = NewMessage(new_uid(), key, tag, headers, body, level=level, delay_s=_delay(topic, row.get("delay")))
+        message = NewMessage(
+            new_uid(), key, tag, headers, body, level=level, delay_s=_delay(topic, row.get("delay")) or None
+        )
         if row.get("partition") is not None:
             message.level, message.partition = _place(topic, row["partition"], level)
-        is_delayed = message.delay_s > 0
-        return StagedRow(topic.id, message.partition if is_delayed else message.place(topic.partitions, turn), message)
+        return StagedRow(
+            topic.id, message.partition if message.is_delayed else message.place(topic.partitions, turn), message
+        )
 
 
 def _find_topic(app: Ems, name: str) -> Topic:

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Place = tuple[str, int]
 """A topic's name in the journal, and a partition."""
-Journal = dict[str, dict[str, int]]
+SourceOffset = dict[str, dict[str, int]]
 """Offsets as in Spark's checkpoint, with partitions as text, because names in JSON are strings."""
 _AT_TIME = -3
 
@@ -80,7 +80,7 @@ class _Part:
         elsewhere = not self._alone and self.name != MAIN
         return (f"{self.name}/{source.topic.name}" if elsewhere else source.topic.name), source.bounds.partition
 
-    def own(self, journal: Journal) -> Journal:
+    def own(self, journal: SourceOffset) -> SourceOffset:
         """Return the part of a journal that is about this server."""
         if self._alone:
             return journal
@@ -118,7 +118,7 @@ class _Part:
         return not self._alone and source.topic.server is not None
 
     def held(
-        self, journal: Journal, goal: Mapping[Place, int] | None, most: int | None, session: Session
+        self, journal: SourceOffset, goal: Mapping[Place, int] | None, most: int | None, session: Session
     ) -> tuple[list[Source], list[Slice]]:
         """Return the sources with their readable slices, with a hold on them if the query has a name.
 
@@ -136,7 +136,7 @@ class _Part:
         return sources, slices
 
     def _readable(
-        self, journal: Journal, goal: Mapping[Place, int] | None, most: int | None, session: Session
+        self, journal: SourceOffset, goal: Mapping[Place, int] | None, most: int | None, session: Session
     ) -> tuple[list[Source], list[Slice]]:
         """Return the sources with their readable slices.
 
@@ -159,7 +159,7 @@ class _Part:
             slices.append(source.slice(lo, hi if found == near else found))
         return sources, slices
 
-    def _is_same(self, journal: Journal, source: Source) -> bool:
+    def _is_same(self, journal: SourceOffset, source: Source) -> bool:
         """Return whether a topic is the one of the checkpoint, and not another of its name.
 
         Raises:
@@ -206,7 +206,7 @@ class _Part:
         self.high_watermarks[key] = scan.find_high_watermark(session, source.bounds, unknown)
         return self.high_watermarks[key]
 
-    def plan(self, start: Journal, end: Journal, session: Session) -> list[Slice]:
+    def plan(self, start: SourceOffset, end: SourceOffset, session: Session) -> list[Slice]:
         """Return the slices of a micro-batch."""
         options = self._options
         found = self.sources(session)
@@ -224,7 +224,7 @@ class _Part:
                 slices.append(source.slice(min(lo, hi), hi))
         return planning.split_by(session, options, slices)
 
-    def commit(self, end: Journal, session: Session) -> None:
+    def commit(self, end: SourceOffset, session: Session) -> None:
         """Move the hold forward."""
         if self._hold is not None:
             self._hold.commit(session, _held_places(end))
@@ -265,7 +265,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where from, where to ------------------------------------------------------------------------------------------
 
-    def initialOffset(self) -> Journal:
+    def initialOffset(self) -> SourceOffset:
         """Return the beginning of the query; symbols stay symbols.
 
         Raises:
@@ -290,13 +290,13 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the partitions of every server of which the query would begin to read now."""
         return {one: one.call(one.sources) for one in self.servers.values()}
 
-    def _check_named(self, sources: Sequence[Source], start: Journal) -> Journal:
+    def _check_named(self, sources: Sequence[Source], start: SourceOffset) -> SourceOffset:
         """Return the places of topics that were deleted after the query has begun to read them, as Kafka's source.
 
         Raises:
             UnknownTopic: another topic that is named is not there, or failOnDataLoss is on.
         """
-        chosen, gone = self._options.subscription, Journal()
+        chosen, gone = self._options.subscription, SourceOffset()
         named = chosen.names if chosen.partitions is None else tuple(chosen.partitions)
         there = {source.topic.name for source in sources}
         for name in [] if chosen.pattern is not None else [one for one in named if one not in there]:
@@ -313,7 +313,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit of maxOffsetsPerTrigger."""
         return ReadMaxRows(self._options.max_offsets) if self._options.max_offsets else ReadAllAvailable()
 
-    def latestOffset(self, start: Journal, limit: ReadLimit) -> Journal:
+    def latestOffset(self, start: SourceOffset, limit: ReadLimit) -> SourceOffset:
         """Return the end of the next micro-batch: the high watermark, or less because of the limit.
 
         Raises:
@@ -322,7 +322,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         found, away = self._ask(self.servers, lambda one: one.call(partial(one.held, one.own(start), self._goal, most)))
-        gone = Journal()
+        gone = SourceOffset()
         if not away:
             gone = self._check_named([source for sources, _ in found.values() for source in sources], start)
         places = [(one.place(source), source) for one, (sources, _) in found.items() for source in sources]
@@ -379,7 +379,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             server.place(source): source.bounds.end for server, sources in self._sources().items() for source in sources
         }
 
-    def reportLatestOffset(self) -> Journal:
+    def reportLatestOffset(self) -> SourceOffset:
         """Return the ends of the partitions, for the query's progress."""
         found, _ = self._ask(self.servers, lambda one: one.call(one.sources))
         places = ((one.place(source), source) for one, sources in found.items() for source in sources)
@@ -387,7 +387,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
-    def partitions(self, start: Journal, end: Journal) -> list[InputPartition]:
+    def partitions(self, start: SourceOffset, end: SourceOffset) -> list[InputPartition]:
         """Plan the tasks of a micro-batch; a batch that is run again gets the same rows, even if split differently."""
         slices = list[Slice]()
         for one in self.servers.values():
@@ -400,7 +400,7 @@ class EmsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the rows of a task, on an executor."""
         return read(self._schema, self._options, partition)
 
-    def commit(self, end: Journal) -> None:
+    def commit(self, end: SourceOffset) -> None:
         """Move the hold forward: Spark calls this one batch late, and not for the last one, and never too early."""
         if self._options.hold_name:
             self._ask(self.servers, lambda one: one.call(partial(one.commit, one.own(end))))
@@ -431,15 +431,15 @@ def _server_of(topic: str) -> str:
     return topic.rpartition("/")[0] or MAIN
 
 
-def _journal(offsets: Mapping[Place, tuple[Source, int]]) -> Journal:
-    found: Journal = {}
+def _journal(offsets: Mapping[Place, tuple[Source, int]]) -> SourceOffset:
+    found: SourceOffset = {}
     for (topic, partition), (source, offset) in sorted(offsets.items(), key=lambda one: one[0]):
         places = found.setdefault(topic, {TOPIC_ID: source.topic.id})
         places[str(partition)] = offset
     return found
 
 
-def _places(journal: Journal) -> dict[Place, int]:
+def _places(journal: SourceOffset) -> dict[Place, int]:
     return {
         (topic, int(number)): offset
         for topic, places in journal.items()
@@ -452,7 +452,7 @@ def _held_place(one: Slice) -> HeldPlace:
     return one.offsets.topic_id, one.offsets.partition
 
 
-def _held_places(journal: Journal) -> dict[HeldPlace, int]:
+def _held_places(journal: SourceOffset) -> dict[HeldPlace, int]:
     """Return the concrete offsets of a journal by the ids of its topics."""
     return {
         (places[TOPIC_ID], int(number)): offset

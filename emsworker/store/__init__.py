@@ -1,1 +1,39 @@
-"""The only place with SQL: one module and one ``.sql`` file per subject, over one kind of session."""
+"""The only place with SQL: one module and one ``.sql`` file per subject, over one kind of session.
+
+The names below are the store's seam: what rooms above the broker, and extensions, need of the connection itself.
+"""
+
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.probe import check_room, has_privileges, missing_privileges
+from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
+from emsworker.store.engine.schema import (
+    check_server,
+    check_version,
+    create_database,
+    drop_database,
+    migrate,
+    server_facts,
+    server_now,
+    server_run,
+    stream_id,
+)
+from emsworker.store.engine.session import Session
+
+__all__ = [
+    "Database",
+    "ReplicaDatabase",
+    "Session",
+    "check_room",
+    "check_server",
+    "check_version",
+    "create_database",
+    "drop_database",
+    "has_privileges",
+    "migrate",
+    "missing_privileges",
+    "replica_lag",
+    "server_facts",
+    "server_now",
+    "server_run",
+    "stream_id",
+]

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from emsworker.core.counted import counted
-from emsworker.core.errors import GroupInUse, TopicDeleted, TopicInUse
+from emsworker.core.errors import Conflict, GroupInUse, TopicDeleted, TopicInUse
 from emsworker.core.model import Group, Topic
 from emsworker.core.settings import settings_of
-from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.groups import handlers, limits

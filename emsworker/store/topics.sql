@@ -68,7 +68,7 @@ UPDATE ems_topic SET {topic_changes}, server = %(server)s, former = %(former)s W
 UPDATE ems_topic SET server = %(server)s WHERE id = %(id)s AND server IS NOT NULL
 
 -- name: close_partitions
--- Waits for what is being published there. Whatever places a message in a partition locks its row and finds it closed.
+-- Waits for publishers in progress; later ones lock the partition's row and find it closed.
 UPDATE ems_partition SET closed = %(closed)s WHERE topic_id = %(topic_id)s
 
 -- name: get_group

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Group
-from emsworker.store.engine.database import Database
-from emsworker.store.groups import handlers as store
-from emsworker.store.groups.handlers import HandlerRow
+from emsworker.core.model import Group, HandlerRow
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Route
 
 
-def declare_handlers(database: Database, group: Group, route: Route) -> None:
+def declare_handlers(broker: MysqlBroker, group: Group, route: Route) -> None:
     """Write the handlers of a group that have changed into the stream; idempotent."""
     if route.subscription is not None:
         rows = [_row("", route.subscription.options)]
     else:
         rows = [_row(name, task.options) for name, task in route.tasks.items()]
-    database.call(lambda session: store.declare(session, group.id, rows))
+    broker.declare_handlers(group, rows)
 
 
 def _row(name: str, options: HandlerOptions) -> HandlerRow:

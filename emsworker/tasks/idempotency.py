@@ -6,14 +6,12 @@ import time
 from types import TracebackType
 from typing import Any
 
-from emsworker.broker.keys import KeyBackend
+from emsworker.broker.keys import KeyBackend, take_in
 from emsworker.core.errors import InvalidName, Retry
 from emsworker.core.ids import decode_key, encode_key
-from emsworker.core.model import Entry
-from emsworker.core.options import choice, refuse, seconds
+from emsworker.core.model import Begun, OnceState
+from emsworker.core.options import choice, raise_problems, seconds
 from emsworker.core.process.clock import ticks
-from emsworker.store.cluster import once as store
-from emsworker.store.cluster.once import Begun
 
 KEEP_S = 7 * 86400.0
 RUNNING_S = 60.0
@@ -33,8 +31,8 @@ def once(transaction: Any, key: str | bytes, *, ttl_s: float = KEEP_S) -> bool:
     Returns:
         true exactly once among all transactions that are committed.
     """
-    refuse(_SPAN.problems("ttl_s", ttl_s))
-    return store.do_in(transaction, _key(key), ttl_s)
+    raise_problems(_SPAN.problems("ttl_s", ttl_s))
+    return take_in(transaction, _key(key), ttl_s)
 
 
 class Once:
@@ -65,22 +63,22 @@ class Once:
     ) -> None:
         spans = {"ttl_s": ttl_s, "running_s": running_s, "wait_s": wait_s}
         problems = [problem for name, value in spans.items() for problem in _SPAN.problems(name, value)]
-        refuse(problems + choice(("repeat", "skip")).problems("if_uncertain", if_uncertain))
+        raise_problems(problems + choice(("repeat", "skip")).problems("if_uncertain", if_uncertain))
         self._backend = backend
         self._key = _key(key)
         self._ttl_s = ttl_s
         self._running_s = running_s
         self._wait_s = wait_s
         self._skip = if_uncertain == "skip"
-        self._begun = Begun(Entry.DONE, b"")
+        self._begun = Begun(OnceState.DONE, b"")
 
     @property
     def uncertain(self) -> bool:
         """True if an earlier attempt died inside the block: ask the other side, if it can be asked."""
-        return self._begun.entry is Entry.UNCERTAIN
+        return self._begun.entry is OnceState.UNCERTAIN
 
     def __bool__(self) -> bool:
-        return self._begun.entry is Entry.FIRST or (self.uncertain and not self._skip)
+        return self._begun.entry is OnceState.FIRST or (self.uncertain and not self._skip)
 
     def __enter__(self) -> Once:
         """Begin the effect.
@@ -90,11 +88,11 @@ class Once:
         """
         deadline, pause = ticks() + self._wait_s, _POLL_MIN_S
         self._begun = self._backend.begin(self._key, self._ttl_s, self._running_s)
-        while self._begun.entry is Entry.BUSY and ticks() < deadline:
+        while self._begun.entry is OnceState.BUSY and ticks() < deadline:
             time.sleep(min(pause, _POLL_MAX_S))
             pause *= 2
             self._begun = self._backend.begin(self._key, self._ttl_s, self._running_s)
-        if self._begun.entry is Entry.BUSY:
+        if self._begun.entry is OnceState.BUSY:
             raise Retry(
                 f"once {decode_key(self._key)!r}: another attempt runs", countdown=max(0.05, self._begun.left_s)
             )
@@ -103,7 +101,7 @@ class Once:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._begun.entry is Entry.DONE:
+        if self._begun.entry is OnceState.DONE:
             return
         if error is None:
             self._backend.finish(self._key, self._begun.token, self._ttl_s)

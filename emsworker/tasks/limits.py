@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group
-from emsworker.store.engine.database import Database
-from emsworker.store.groups import limits as store
 from emsworker.tasks.task import Route
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ def limit_of(route: Route) -> Limit:
     return next(iter(declared.values()), Limit())
 
 
-def declare_limit(database: Database, group: Group, route: Route) -> None:
+def declare_limit(broker: MysqlBroker, group: Group, route: Route) -> None:
     """Set the limit that the handlers of a group declare, unless one has been set already, which then holds.
 
     Raises:
@@ -40,7 +39,7 @@ def declare_limit(database: Database, group: Group, route: Route) -> None:
     wanted = limit_of(route)
     if not wanted:
         return
-    holds = database.call(lambda session: store.declare(session, group.id, wanted))
+    holds = broker.declare_limit(group, wanted)
     if holds != wanted:
         log.warning(
             "%s/%s declares %s, but %s was set before and holds; `ems groups limit %s %s` changes it",

@@ -10,7 +10,17 @@ from emsworker.core.errors import Ignore, Problem, Reject, Retry, text_of
 from emsworker.core.ladder import Dead, Decision, Done, Ladder
 from emsworker.core.limits import MOST_RUNNING, RATE, Limit
 from emsworker.core.model import ATTEMPTS, LADDER
-from emsworker.core.options import choice, flag, option, options_of, problems_in, problems_of, refuse, seconds, whole
+from emsworker.core.options import (
+    choice,
+    flag,
+    option,
+    options_of,
+    problems_in,
+    problems_of,
+    raise_problems,
+    seconds,
+    whole,
+)
 from emsworker.core.priority import PRIORITIES
 
 ON_ERROR = ("retry", "dead", "ignore")
@@ -84,7 +94,7 @@ class HandlerOptions:
         problems = problems_in(self)
         if self.keeps_result and self.batch:
             problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
-        refuse(problems)
+        raise_problems(problems)
 
     @classmethod
     def checked(cls, options: Mapping[str, Any]) -> HandlerOptions:
@@ -93,7 +103,7 @@ class HandlerOptions:
         Raises:
             ConfigError: one is unknown or wrong.
         """
-        refuse(problems_of("a handler", options, options_of(cls)))
+        raise_problems(problems_of("a handler", options, options_of(cls)))
         return cls(**options)
 
     @property

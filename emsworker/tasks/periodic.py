@@ -12,11 +12,9 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.ids import check_name, encode_key
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic, priority_header
-from emsworker.core.options import choice, number, refuse, text, unknown_options
+from emsworker.core.options import choice, number, raise_problems, text, unknown_options
 from emsworker.core.priority import level_for
-from emsworker.core.schedule import CATCH_UP, interval_spec, parse_timetable
-from emsworker.store.cluster import schedules
-from emsworker.store.cluster.schedules import Declared
+from emsworker.core.schedule import CATCH_UP, Declared, interval_spec, parse_timetable
 from emsworker.tasks.task import Task, call_body
 
 
@@ -81,14 +79,14 @@ def make_periodic(
     problems += text().problems("timezone", timezone)
     if every is not None:
         problems += number().problems("every", every)
-    refuse(problems)
+    raise_problems(problems)
     problems += choice(CATCH_UP).problems("catch_up", catch_up)
     spec = cron if cron is not None else interval_spec(float(every or 0))
     try:
         parse_timetable(spec, timezone)
     except ValueError as error:
         problems.append(Problem("periodic", repr(cron if cron is not None else every), str(error)))
-    refuse(problems)
+    raise_problems(problems)
     _check_call(task, **call)
     return Periodic(check_name("schedule", name or task.name), task, spec, timezone, catch_up, **call)
 
@@ -105,5 +103,5 @@ def declare_schedules(broker: MysqlBroker, settings: Settings, periodic: Iterabl
     """Write an app's schedules into the stream, and return their number; idempotent."""
     declared = [one.declared(settings, broker.topic(one.task.topic)) for one in periodic]
     if declared:
-        broker.database.call(lambda session: schedules.declare(session, declared))
+        broker.declare_schedules(declared)
     return len(declared)

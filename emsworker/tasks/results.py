@@ -11,13 +11,13 @@ from emsworker.broker.results import ResultBackend
 from emsworker.core.codec import Decoder
 from emsworker.core.counted import counted, plural
 from emsworker.core.errors import ConfigError, Problem, ResultTimeout, TaskFailed
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import R, Receipt
 from emsworker.core.options import is_number
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
-from emsworker.store.groups.results import ResultRow
 
 PENDING, DONE, FAILED = "pending", "done", "failed"
 _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2

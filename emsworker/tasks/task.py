@@ -19,8 +19,8 @@ from emsworker.core.process.forks import lazy
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import UNWATCHED, Run
 from emsworker.core.selection.filters import EVERYTHING, Filter
-from emsworker.publish.outbox import OutboxTransaction
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, DeliveryOptions, Outgoing, SendOptions
+from emsworker.publish.transaction import OutboxTransaction
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.results import AsyncResult

@@ -22,7 +22,7 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
 from emsworker.core.model import Claim, Group, Message, Topic
-from emsworker.store.groups.claims import AvailableWork, Claimant
+from emsworker.core.work import AvailableWork, Claimant
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
 from emsworker.tasks.task import Route
@@ -99,7 +99,7 @@ class TestApp:
             EmsError: the app is in a test already.
         """
         before = self.app.broker
-        if isinstance(before, MemoryBroker):
+        if before.in_memory:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
         self._before, self.app.broker = before, self._broker
 
@@ -118,7 +118,7 @@ class TestApp:
     @property
     def sent(self) -> list[Message]:
         """Every message that was sent, in order."""
-        return [kept.read(self._broker.decoder, 1) for kept in self._broker.accepted]
+        return [kept.read(self._broker.decoder, 1) for kept in self._broker.log.accepted]
 
     @property
     def dead(self) -> list[DeadCall]:
@@ -194,7 +194,7 @@ class TestApp:
     def _next_claim(self) -> tuple[_Reader, Claim] | None:
         """Claim what one client would: of the group that has waited longest, higher priorities first."""
         readers = {reader.group.id: reader for reader in self._readers()}
-        work = self._broker.find_work([*readers]).work
+        work = self._channel.find_work([*readers]).work
         for group_id in sorted(work, key=lambda one: self._last_turn.get(one, 0)):
             claim = next(self._claims(readers[group_id], work[group_id]), None)
             if claim is not None:
@@ -208,7 +208,7 @@ class TestApp:
         if work.retries:
             takes.append(partial(self._channel.take_retries, claimant))
         if work.waiting:
-            takes.append(partial(self._channel.take_waiting, claimant))
+            takes.append(partial(self._channel.take_waiting, claimant, from_partition=work.highest_waiting))
         for take in takes:
             if isinstance(claim := take(), Claim):
                 yield claim
@@ -219,7 +219,7 @@ class TestApp:
         executor = Executor(RunContext(reader.route, settings.retry_ladder(), self._channel, writer, hooks))
         run = executor.begin(claim, reader.topic.id, settings.timeout_s, 0)
         if executor.run(run):
-            flush = run.finish()
+            flush = run.finish(self._channel)
             assert flush is not None, "nobody else has the claim"
             self._channel.flush(flush)
         elif not run.lost:  # a message must be retried before the next one

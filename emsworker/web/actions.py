@@ -140,7 +140,7 @@ def _selected_dead(change: Change) -> None:
 
 
 def _all_dead(change: Change) -> None:
-    """Requeue or delete all dead letters that match a filter, for some seconds; the rest is offered again."""
+    """Requeue or delete all dead letters that match a filter, for at most 15 s; the page offers the remainder."""
     visit = change.visit
     what = _choice(visit, "what", "requeue", "delete")
     _confirmed(visit, f"{what} all")
@@ -194,7 +194,7 @@ def _run_schedule(change: Change) -> None:
 
 
 def _silence(change: Change) -> None:
-    """Keep an alarm from its receivers for some time."""
+    """Silence an alarm."""
     visit = change.visit
     rule, topic, group = _needed(visit, "rule"), visit.field("topic"), visit.field("group")
     length, reason = _needed(visit, "for"), visit.field("reason") or ""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import (
+    BaseLoader,
+    ChoiceLoader,
+    Environment,
+    PackageLoader,
+    PrefixLoader,
+    StrictUndefined,
+    select_autoescape,
+)
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -25,10 +35,13 @@ from emsworker.admin.operators import check_operator
 from emsworker.admin.readers import HoldView
 from emsworker.admin.standing import GroupStanding, Standings, TopicStanding
 from emsworker.core.alarms import Silence
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
+from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
+from emsworker.core.extension import extensions, load
 from emsworker.core.model import Topic
+from emsworker.core.options import LARGEST, whole
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN
+from emsworker.core.terminal_text import escape_control
 from emsworker.core.url import DatabaseUrl, impatient, redact_url
 from emsworker.store.cluster.clients import LeaderRow
 from emsworker.store.cluster.schedules import ScheduleRow
@@ -52,8 +65,8 @@ _CHANGES = "EMS_WEB_OPERATOR_URL"
 MOST_COUNTED = 20_000
 _HIDDEN = "•••"
 # Sees pages that refuse him, and nothing from the database on them.
+_log = logging.getLogger(__name__)
 NOBODY = Visitor("nobody", "viewer")
-_LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -67,6 +80,7 @@ class View:
         method: GET for what reads, POST for what changes something.
         changes: it changes something or prepares a change, and needs the database user for that.
         decodes: it decodes bodies, on threads of its own kind: what they hold must not hold up the other pages.
+        title: its title in the menu; an extension's page without one is not in the menu.
     """
 
     path: str
@@ -75,6 +89,7 @@ class View:
     method: str = "GET"
     changes: bool = False
     decodes: bool = False
+    title: str = ""
 
 
 class Shared:
@@ -283,7 +298,7 @@ class Visit:
         """Return a part of the path."""
         return str(self.request.path_params[name])
 
-    def number(self, name: str, default: int | None = None, most: int = _LARGEST) -> int | None:
+    def number(self, name: str, default: int | None = None, most: int = LARGEST) -> int | None:
         """Return a parameter of the address as a number, 0 or more.
 
         Raises:
@@ -408,7 +423,7 @@ def is_own_path(root: str, target: str) -> bool:
     return target.startswith(f"{root}/") and not target.startswith("//") and "\\" not in target
 
 
-def read_number(name: str, text: str | None, default: int | None = None, most: int = _LARGEST) -> int | None:
+def read_number(name: str, text: str | None, default: int | None = None, most: int = LARGEST) -> int | None:
     """Parse a number, 0 or more; ``None`` gives the default.
 
     Raises:
@@ -416,21 +431,48 @@ def read_number(name: str, text: str | None, default: int | None = None, most: i
     """
     if text is None:
         return default
-    if not text.isascii() or not text.isdecimal() or int(text[:20]) > most:
-        span = "of 0 or more" if most == _LARGEST else f"from 0 to {most}"
-        raise ConfigError([Problem(name, repr(text), f"must be a whole number {span}")])
-    return int(text)
+    try:
+        number: int = whole(0, most).parse(text)
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(text), str(error))]) from None
+    return number
+
+
+def _seen(value: Any) -> Any:
+    """Write what a page would hide, or turn around, as escapes: names, keys and errors come from whoever sends."""
+    return escape_control(value) if type(value) is str else value
+
+
+@lru_cache(1)
+def pages_of_extensions() -> tuple[View, ...]:
+    """Return the pages of the installed extensions; those of one that fails are left out with a warning."""
+    found: list[View] = []
+    for one in extensions().values():
+        if one.pages is not None:
+            try:
+                found += load(one.pages)()
+            except Exception as error:  # of somebody else's code, or a library that its extra installs
+                _log.warning("pages of extension %r are left out: %s", one.name, repr_of(error))
+    return tuple(found)
+
+
+def _templates() -> BaseLoader:
+    """Find templates of this package by their names, and those of an extension as ``extension/name``."""
+    with_templates = (one for one in extensions().values() if one.pages and (files(one.package) / "templates").is_dir())
+    theirs = {one.name: PackageLoader(one.package) for one in with_templates}
+    return ChoiceLoader([PackageLoader("emsworker.web"), PrefixLoader(theirs)])
 
 
 @lru_cache(1)
 def environment() -> Environment:
     """Return the templates."""
     made = Environment(
-        loader=PackageLoader("emsworker.web"),
+        loader=_templates(),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_seen,
     )
     for name in (
         "compact",
@@ -449,6 +491,7 @@ def environment() -> Environment:
     made.filters["error_line"] = error_line
     made.filters["path"] = lambda text: quote(str(text), safe="")
     made.globals["asset"] = _asset
+    made.globals["more"] = [(page.path, page.title, "") for page in pages_of_extensions() if page.title]
     return made
 
 

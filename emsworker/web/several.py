@@ -31,7 +31,7 @@ _FRESH_S = 1.5
 Lines = list[tuple[str, GroupLine]]
 
 
-class Fleet:
+class ServerDashboards:
     """The dashboards of several servers together.
 
     Args:
@@ -108,13 +108,13 @@ def operator_urls(text: str | None) -> dict[str, str]:
     return ({MAIN: main} if main else {}) | urls
 
 
-def show(fleet: Fleet, visit: Visit) -> Response:
+def show(fleet: ServerDashboards, visit: Visit) -> Response:
     """Show the servers, and the groups of all."""
     views, lines, count = fleet.read()
     return visit.render("servers.html", views=views, lines=lines, count=count, most=MOST_LINES)
 
 
-def jump(fleet: Fleet, visit: Visit) -> Response:
+def jump(fleet: ServerDashboards, visit: Visit) -> Response:
     """Go to the server on which there is what was typed into the search field."""
     what = visit.asked("q")
     if what is None:
@@ -126,7 +126,7 @@ def jump(fleet: Fleet, visit: Visit) -> Response:
     return RedirectResponse(visit.url(f"/on/{quote(name)}/go", q=what), 303)
 
 
-def front_of(fleet: Fleet) -> tuple[View, ...]:
+def front_of(fleet: ServerDashboards) -> tuple[View, ...]:
     """Return the pages that the dashboards have together."""
     return View("/", partial(show, fleet)), View("/go", partial(jump, fleet))
 

@@ -32,8 +32,8 @@ from emsworker.web.explorer import PAGES as EXPLORER
 from emsworker.web.groups import PAGES as GROUPS
 from emsworker.web.lists import PAGES as LISTS
 from emsworker.web.overview import PAGES as OVERVIEW
-from emsworker.web.page import NOBODY, Redact, Shared, View, Visit
-from emsworker.web.several import Fleet, check_all, front_of, operator_urls
+from emsworker.web.page import NOBODY, Redact, Shared, View, Visit, pages_of_extensions
+from emsworker.web.several import ServerDashboards, check_all, front_of, operator_urls
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _several(
     for shared in every.values():
         shared.servers = list(every)
     below = {name: Dashboard(shared, access) for name, shared in every.items()}
-    return Dashboard(every[MAIN], access, front_of(Fleet(every)), below).application()
+    return Dashboard(every[MAIN], access, front_of(ServerDashboards(every)), below).application()
 
 
 def ems_wsgi(stream: Ems | str, **options: Any) -> Any:
@@ -163,7 +163,7 @@ class Dashboard:
     Args:
         shared: the stream, and what its pages share.
         access: the rule of access.
-        pages: what it shows.
+        pages: what it shows; by default the pages of the dashboard and of the installed extensions.
         below: the dashboards of several servers, of which this is the front.
     """
 
@@ -171,11 +171,12 @@ class Dashboard:
         self,
         shared: Shared,
         access: AccessRule,
-        pages: Sequence[View] = _PAGES,
+        pages: Sequence[View] | None = None,
         below: Mapping[str, Dashboard] | None = None,
     ) -> None:
         self._shared, self._access = shared, access
-        self._pages, self._below = pages, below or {}
+        self._pages = pages or (*_PAGES, *pages_of_extensions())
+        self._below = below or {}
         shared.sign_out = access.sign_out if isinstance(access, SignsIn) else None
         self._pools: dict[str, ThreadPoolExecutor] = {}
         after_fork(self._forget_pools)

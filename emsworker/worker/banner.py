@@ -10,7 +10,7 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.servers import parse_servers
 from emsworker.core.url import redact_url
-from emsworker.worker.app_facts import AppFacts, RouteFacts
+from emsworker.worker.app_inspection import AppInspection, RouteFacts
 from emsworker.worker.child_spec import ChildSpec
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _LABEL_WIDTH = 12
 Facts = Mapping[str, str | Sequence[str]]
 
 
-def log_worker(spec: ChildSpec, facts: AppFacts, settings: Settings, processes: int, *, with_beat: bool) -> None:
+def log_worker(spec: ChildSpec, facts: AppInspection, settings: Settings, processes: int, *, with_beat: bool) -> None:
     """Log what a worker runs.
 
     Args:

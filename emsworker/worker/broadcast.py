@@ -11,10 +11,12 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from emsworker.app import Ems
-from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.broadcasts import Broadcasts
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
@@ -23,21 +25,18 @@ from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
 from emsworker.consume.gate import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.core.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted, plural
-from emsworker.core.errors import EmsError
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Topic, TopicKind
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.core.process.outage import best_effort
+from emsworker.core.process.reconnect import until_connected
+from emsworker.core.process.runnable import Runnable
 from emsworker.store.engine.session import Session
-from emsworker.store.stream import broadcast as store
-from emsworker.store.stream.broadcast import BroadcastBatch, NamedReader, ReadableExtent
-from emsworker.store.stream.messages import close_hole_at
 from emsworker.tasks.broadcast import BroadcastRoute
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ log = logging.getLogger(__name__)
 Ends = dict[tuple[int, int], ReadableExtent]
 
 _IDLE_S = 5.0
-_AWAY_S = 0.5
 _CLOSED_S = 0.2
 _LOOK_S = 0.2
 _MOST_DEATHS = 3
@@ -100,7 +98,7 @@ class BroadcastReader(Runnable):
     """The thread that reads broadcasts and runs their handlers.
 
     Args:
-        database: the stream.
+        broker: the stream.
         settings: batch, batch_bytes, claim_s, timeout_s, gap_timeout_s, poll_max_s.
         decoder: the app's decoder.
         place: identifies this process among the app's, as ``WORKER/NUMBER``; it makes a stable name unique.
@@ -110,9 +108,11 @@ class BroadcastReader(Runnable):
         tally: counts what failed; log_done: log every message that is done.
     """
 
+    duty = "read broadcasts"
+
     def __init__(
         self,
-        database: Database,
+        broker: MysqlBroker,
         settings: Settings,
         decoder: Decoder,
         place: str,
@@ -127,8 +127,9 @@ class BroadcastReader(Runnable):
         self._gate = gate
         self._tally = tally or FailureTally()
         self._log_done = log_done
-        self._database = database
-        self._session = database.session()
+        self._broker = broker
+        self._channel = broker.channel()
+        self._store = Broadcasts(self._channel.session)
         self._settings = settings
         self._decoder = decoder
         self._place = place
@@ -141,7 +142,6 @@ class BroadcastReader(Runnable):
         self._running: tuple[BroadcastListener, ClaimRun] | None = None
         self.hangs = False
         self.ran = 0  # messages
-        self._trouble = Trouble(log)
 
     # -- before the thread starts --------------------------------------------------------------------------------------
 
@@ -154,13 +154,13 @@ class BroadcastReader(Runnable):
             StoreUnavailable: the server could not be reached.
         """
         ladder, loop, hooks = self._settings.retry_ladder(), EventLoop(self._on_death), RunHooks.of(app.middleware)
-        channel, no_results = MysqlChannel(self._session), ResultWriter(self._settings.result_ttl_s)
+        no_results = ResultWriter(self._settings.result_ttl_s)
         for route in routes:
             topic = app.stream.catalog.topic(route.topic).check_kind(TopicKind.BROADCAST)
             context = RunContext(
                 route,
                 ladder,
-                channel,
+                self._channel,
                 no_results,
                 hooks,
                 self._may_go_on,
@@ -190,7 +190,7 @@ class BroadcastReader(Runnable):
         return {listener.topic.id for listener in self._listeners}
 
     def _begin(self) -> None:
-        self._ends = store.find_ends(self._session, list(self.topic_ids))
+        self._ends = self._store.ends(list(self.topic_ids))
         for listener in self._listeners:
             own = {key[1]: one for key, one in self._ends.items() if key[0] == listener.topic.id}
             self._take_places(listener, own, {partition: one.end for partition, one in own.items()})
@@ -202,7 +202,7 @@ class BroadcastReader(Runnable):
         if listener.reader is None:
             listener.places |= {partition: _Place(offset) for partition, offset in beginning.items()}
             return
-        found = store.take_positions(self._session, listener.reader, beginning)
+        found = self._store.take_positions(listener.reader, beginning)
         for partition in beginning:
             position, end = found[partition], extents[partition].end
             place = _Place(position.next_offset, position.deaths, kept=position.next_offset)
@@ -227,7 +227,7 @@ class BroadcastReader(Runnable):
         """Check for something to read, over the poller's session; at limited intervals unless ``notified``."""
         if not notified and ticks() < self._next_look:
             return False
-        self._ends = store.find_ends(session, list(self.topic_ids))
+        self._ends = Broadcasts(session).ends(list(self.topic_ids))
         self._next_look = ticks() + min(_LOOK_S, self._settings.poll_max_s)
         found = any(listener.behind(self._ends) for listener in self._listeners)
         if found:
@@ -241,14 +241,13 @@ class BroadcastReader(Runnable):
         self._notified.wait(self._pause_s)
         self._notified.clear()
         self._pause_s = _IDLE_S
-        try:
-            while not self.stopping.is_set() and self._read_round():
-                pass
-            self._trouble.over("can read broadcasts")
-        except TROUBLES as error:
-            self._trouble.note("cannot read broadcasts", error)
-            self.sleep(_AWAY_S)
-            self._notified.set()
+        while not self.stopping.is_set() and self._read_round():
+            pass
+
+    def on_trouble(self, error: Exception) -> None:
+        """Read again at once when the server is back."""
+        super().on_trouble(error)
+        self._notified.set()
 
     def _read_round(self) -> bool:
         """Read one batch of each partition that has something to read; return whether anything was read."""
@@ -274,8 +273,7 @@ class BroadcastReader(Runnable):
             return True
         isolated = place.next < place.isolated_to
         size = 1 if isolated else max(listener.sizer.size, listener.route.concurrency)
-        batch = store.read(
-            self._session,
+        batch = self._store.read(
             listener.topic,
             partition,
             place.next,
@@ -305,7 +303,7 @@ class BroadcastReader(Runnable):
             self._keep(listener, partition)
             return True
         gap_s = self._settings.gap_timeout_s
-        closed = close_hole_at(self._session, listener.topic.id, partition, place.next, gap_s)
+        closed = self._store.close_hole(listener.topic, partition, place.next, gap_s)
         if not closed:
             self._pause_s = gap_s / 4
         return closed
@@ -331,14 +329,14 @@ class BroadcastReader(Runnable):
         self._running = (listener, claim_run)
         finished = listener.executor.run(claim_run)
         self._running = None
-        self.ran += claim_run.completed
-        flush = claim_run.finish() if finished else claim_run.unfinished()
+        self.ran += claim_run.progress.ended
+        flush = claim_run.finish(self._channel) if finished else claim_run.unfinished()
         assert flush is not None or self.hangs, "nobody else writes it down"
         if flush is None:
             return  # the main thread has skipped the message that hung here, and the process ends
         place.next = flush.acked_to + 1
         self._keep(listener, partition)
-        listener.sizer.record(claim_run.passed(finished), ticks() - began)
+        listener.sizer.record(claim_run.progress.passed, ticks() - began)
 
     def _pass_over(self, listener: BroadcastListener, partition: int, why: str) -> None:
         place = listener.places[partition]
@@ -358,7 +356,7 @@ class BroadcastReader(Runnable):
         place = listener.places[partition]
         if listener.reader is None:
             return
-        if store.store_position(self._session, listener.reader, partition, place.next):
+        if self._store.keep_position(listener.reader, partition, place.next):
             place.deaths, place.kept = 0, place.next
             return
         log.error(
@@ -376,15 +374,16 @@ class BroadcastReader(Runnable):
         if self._running is None or self.hangs:
             return
         listener, claim_run = self._running
-        with claim_run.lock:
-            running, since = claim_run.running, claim_run.running_since
+        watch = claim_run.watch
+        with watch.lock:
+            running, since = watch.running, watch.running_since
         if running is None:
             return
-        claim_run.send_soft_limit(now)
-        if now - since > claim_run.time_limit_s:
+        watch.send_soft_limit(now)
+        if now - since > watch.time_limit_s:
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
-                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {claim_run.time_limit_s:g} s "
+                f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {watch.time_limit_s:g} s "
                 f"({listener.topic.name}/{claim_run.claim.partition}@{running})"
             )
 
@@ -394,11 +393,12 @@ class BroadcastReader(Runnable):
         flush = claim_run.unfinished()
         if flush is None or listener.reader is None:
             return
-        try:
-            with self._database.session() as session:  # the thread's own session may be in use
-                store.store_position(session, listener.reader, claim_run.claim.partition, offset + 1)
-        except (*TROUBLES, EmsError) as error:
-            log.warning("could not write down that a message hangs; it may be run again: %s", error)
+        with (
+            best_effort(log, "could not write down that a message hangs; it may be run again"),
+            closing(self._broker.channel()) as channel,  # the thread's own may be in use
+        ):
+            reader = Broadcasts(channel.session)
+            reader.keep_position(listener.reader, claim_run.claim.partition, offset + 1)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -415,7 +415,6 @@ class BroadcastReader(Runnable):
                     if place.next != place.kept:
                         self._keep(listener, partition)
                 if listener.reader is not None:
-                    store.sign_off(self._session, listener.reader)
-        except (*TROUBLES, EmsError) as error:
-            log.info("could not sign off: %s", error)
-        self._session.close()
+                    self._store.sign_off(listener.reader)
+        finally:
+            self._channel.close()

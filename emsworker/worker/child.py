@@ -16,14 +16,16 @@ from typing import Any, NoReturn
 
 from emsworker.app import Ems
 from emsworker.consume.attempts import FailureTally
-from emsworker.consume.completer import Completer
 from emsworker.consume.coroutines import EventLoop
+from emsworker.consume.flusher import Flusher
 from emsworker.consume.gate import IsolationGate
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.suspects import SHARED_BYTES, Suspects
+from emsworker.consume.time_limits import TimeLimits
+from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
 from emsworker.core.ids import local_ip
@@ -55,7 +57,6 @@ from emsworker.worker.child_spec import (
 )
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
-from emsworker.worker.placement import served_here
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
@@ -66,7 +67,7 @@ _LOOK_S = 0.2
 _SIDES_S = 5.0
 _ALIVE_S = 1.0
 _STALLED_S = 180.0  # longer than a call of the server may take, which is no fault of the thread
-_UNSEEN_S = 5.0  # the completer enforces time limits; a busy machine delays it
+_UNSEEN_S = 5.0  # the flusher's thread enforces time limits; a busy machine delays it
 _AWAY_S = 5.0  # looks for work fail for longer than that
 _NOTICE_BEATS = 5
 _STOPS = (signal.SIGTERM, signal.SIGQUIT)
@@ -106,7 +107,7 @@ class Child:
             app.add_middleware(*missing_metrics(app.middleware))
         if self._spec.url is not None:
             app.reconfigure(url=self._spec.url, redis_url=self._spec.redis_url)
-        app.live_on(self._spec.server)
+        app.bind_to_server(self._spec.server)
         self._stop_timeout_s, self._poll_max_s = app.settings.stop_timeout_s, app.settings.poll_max_s
         self._stop_hooks = StopHooks(app.middleware, app.settings.stop_hooks_timeout_s)
         self._begun = True
@@ -121,7 +122,7 @@ class Child:
             self._stop_hooks.call()
             if self._orphaned and self._spec.metrics:  # nobody else is left to delete it
                 shutil.rmtree(self._spec.metrics, ignore_errors=True)
-        self._say_last_words()
+        self._report_exit()
         return self._exit_code
 
     @property
@@ -130,7 +131,7 @@ class Child:
         heard = 0 if self._broadcasts is None else self._broadcasts.ran
         return WorkDone(self._context.recycler.ran + heard, self._tally.failed, self._tally.dead)
 
-    def _say_last_words(self) -> None:
+    def _report_exit(self) -> None:
         self._spec.tell(self._work.to_report())
         if self._last_words is not None:
             self._spec.tell(self._last_words)
@@ -139,15 +140,17 @@ class Child:
 
     def _create(self, app: Ems) -> None:
         """Create all threads; broadcasts that are sent from now on are not missed."""
-        self._served = served_here(app, self._topics_of(app))
+        self._served = app.broker.served(self._topics_of(app))
         self._broadcasts = self._listen(app)
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
         schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]
         declare_schedules(app.stream, app.settings, schedules)
         context = self._context = self._make_context(app, assignments)
+        channel, ack_interval_s = app.stream.channel(patient=False), app.settings.ack_interval_s
+        flusher = self._flusher = Flusher(channel, ack_interval_s, context.claims, self._on_side_death)
         threads = self._spec.threads or app.settings.threads
         self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
-        self._sides = [context.lease, context.poller, context.completer, *self._dead_notices(app, assignments)]
+        self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments)]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
@@ -165,26 +168,20 @@ class Child:
             consumer.registered.wait(connect_timeout_s)
 
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
-        spec, settings, database = self._spec, app.settings, app.stream.database
+        spec, settings, broker = self._spec, app.settings, app.stream
+        database = broker.database
         topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
         return ProcessContext(
-            database,
+            broker,
             settings,
-            app.stream.decoder,
+            broker.decoder,
             app.middleware,
             assignments,
-            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(app.stream.url), self._on_side_death),
+            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
             Poller(database, settings, topic_of, in_order, self._on_side_death, also),
-            Completer(
-                database,
-                settings,
-                lambda group_id: assignments[group_id].ladder(settings.jitter),
-                self._on_hang,
-                self._on_side_death,
-                self._gate,
-            ),
+            WorkerClaims(TimeLimits(self._gate, self._on_hang)),
             _result_writer(app),
             self._make_recycler(settings),
             gate=self._gate,
@@ -209,8 +206,8 @@ class Child:
         if not on_dead or not assignments:
             return []
         places = {group_id: (one.topic.name, one.group.name) for group_id, one in assignments.items()}
-        database, pause_s = app.stream.database, _NOTICE_BEATS * app.settings.beat_s
-        return [DeadNotices(database, places, on_dead, app.stream.decoder, pause_s, self._on_side_death)]
+        channel, pause_s = app.stream.channel(), _NOTICE_BEATS * app.settings.beat_s
+        return [DeadNotices(channel, places, on_dead, app.stream.decoder, pause_s, self._on_side_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib
@@ -233,7 +230,7 @@ class Child:
             return None
         place = f"{self._spec.name}/{self._spec.number}"
         reader = BroadcastReader(
-            app.stream.database,
+            app.stream,
             app.settings,
             app.stream.decoder,
             place,
@@ -262,8 +259,8 @@ class Child:
             topic = app.stream.catalog.topic(route.topic)
             group = app.stream.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
-            declare_limit(app.stream.database, group, route)
-            declare_handlers(app.stream.database, group, route)
+            declare_limit(app.stream, group, route)
+            declare_handlers(app.stream, group, route)
             assignments.append(Assignment(topic, group, route))
         return assignments
 
@@ -291,7 +288,7 @@ class Child:
             ready, _, _ = select.select([self._signals, *parent], [], [], _LOOK_S)
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
-                self._spec.tell_alive(self._work.to_report(), self._health(ticks()).to_text())
+                self._spec.report_heartbeat(self._work.to_report(), self._health(ticks()).to_text())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:
@@ -304,28 +301,29 @@ class Child:
             if self._stop_by is not None and ticks() > self._stop_by:
                 self._stop_at_once(f"messages still ran {self._stop_timeout_s:g} s after the stop")
         self._spec.tell(ENDING)
-        if self._context.completer.hanging:
+        if self._context.claims.hanging:
             self._context.lease.abandon()
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)
+        self._flusher.close()
 
     # -- health: without locks that a thread may hold while it waits for the server -----------------------------------
 
     def _health(self, now: float) -> ChildHealth:
         silent_s = now - self._context.poller.looked_at
         silent_s = silent_s if silent_s > self._poll_max_s + _AWAY_S else 0.0
-        full = self._context.database.full
+        full = self._context.broker.database.full
         refused = self._context.poller.refused_by or self._context.lease.refused_by
         refusal = "" if refused is None else str(refused)
         return ChildHealth(self._stalled(now), self._away(silent_s, refusal, full), silent_s, refusal, full)
 
     def _stalled(self, now: float) -> str:
-        completer = self._context.completer
-        if reason := self._hang or completer.overdue(now - _UNSEEN_S):
+        claims = self._context.claims
+        if reason := self._hang or claims.overdue(now - _UNSEEN_S):
             return reason
         for thread in [*self._sides, *self._workers]:
-            last = max(thread.turned_at, completer.began_at(thread.ident, now))
+            last = max(thread.turned_at, claims.began_at(thread.ident, now))
             if thread is self._broadcasts and thread.runs:
                 continue  # it has a watch of its own
             if now - last > _STALLED_S:
@@ -344,7 +342,7 @@ class Child:
     def _hangs(self, thread: Runnable) -> bool:
         if thread is self._broadcasts:
             return self._broadcasts.hangs
-        return thread.ident in self._context.completer.hanging
+        return thread.ident in self._context.claims.hanging
 
     def _on_signal(self, numbers: bytes) -> None:
         for number in numbers:
@@ -374,7 +372,8 @@ class Child:
         self._spec.tell(ENDING)
         for thread in self._workers:
             thread.stop()  # none of them may take a new claim while the others' are given back
-        self._context.completer.give_everything_back()
+        with contextlib.closing(self._context.broker.channel()) as channel:
+            self._context.claims.give_everything_back(channel)
         self._end_now()
 
     def _die(self) -> None:
@@ -388,7 +387,7 @@ class Child:
     def _end_now(self) -> NoReturn:
         self._context.lease.abandon()
         self._stop_hooks.call()
-        self._say_last_words()
+        self._report_exit()
         logging.shutdown()
         os._exit(self._exit_code)
 

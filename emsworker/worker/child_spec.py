@@ -151,7 +151,7 @@ class ChildSpec:
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
             os.write(self.status, text.encode()[:60000] + b"\0")
 
-    def tell_alive(self, *reports: str) -> None:
+    def report_heartbeat(self, *reports: str) -> None:
         """Report that this process can run Python code, and these; never wait for a supervisor that is paused."""
         _, writable, _ = select.select([], [self.status], [], 0)
         if writable:

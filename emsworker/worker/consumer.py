@@ -6,13 +6,13 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor as Pool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
-from emsworker.consume.completer import Completer
+from emsworker.consume.claimer import Claimer
 from emsworker.consume.context import RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
@@ -24,20 +24,18 @@ from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.suspects import Suspects
+from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import FenceLost, StoreError
+from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, Group, Isolation, Order, Topic
-from emsworker.core.partitioner import numbered
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.work import Claimant
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.groups.claims import Claimant, NothingClaimed
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
 from emsworker.worker.recycler import Allowance, Recycler
@@ -70,14 +68,14 @@ class Assignment:
 class ProcessContext:
     """The surroundings of a consumer: what the threads of a process share."""
 
-    database: Database
+    broker: MysqlBroker
     settings: Settings
     decoder: Decoder
     middleware: tuple[Middleware, ...]
     assignments: dict[int, Assignment]
     lease: LeaseRenewer
     poller: Poller
-    completer: Completer
+    claims: WorkerClaims
     result_writer: ResultWriter
     recycler: Recycler
     refunds: Refunds = field(default_factory=Refunds)
@@ -102,14 +100,14 @@ class Consumer(Runnable):
     def __init__(self, number: int, process: ProcessContext, on_death: Callable[[str, BaseException], None]) -> None:
         super().__init__(f"ems-consumer-{number}", on_death)
         self._process = process
-        self._session = process.database.session()  # for its lease and its permits
-        self._channel = MysqlChannel(self._session)
+        self._channel = process.broker.channel()
+        self._session = self._channel.session  # for its lease and its permits
         self._client_id: str | None = None
         self._generation = -1
         self._before: Flush | None = None
         self._interrupted: ClaimRun | None = None  # by a lost connection; if it was alone, the gate is still closed
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
-        self._was_busy = False  # the last cursor was locked: wait for the next one
+        self._claimer = Claimer(self._channel, process.poller)
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
         settings = process.settings
         self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in process.assignments}
@@ -150,7 +148,7 @@ class Consumer(Runnable):
                 return
             self._take_and_run()
             self._trouble.over(f"{self.name} has a connection")
-        except TROUBLES as error:
+        except StoreError as error:
             if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
                 self._trouble.note(f"{self.name} lost its connection", error)
             if self._in_doubt or self._client_id is None:
@@ -219,14 +217,12 @@ class Consumer(Runnable):
         except FenceLost:
             self._note_lost()
             return
-        self._before = None
-        self._was_busy = claim is NothingClaimed.BUSY and only_new
-        if isinstance(claim, Claim):
+        if claim is not None:
             with suspects.turn(claim):
                 self._run(claim, allowance)
             if hint.exclusive:
                 self._process.poller.again(hint)
-        elif not self._was_busy:
+        elif not self._claimer.was_busy:
             if most_isolation is not Isolation.LAST:
                 self._process.poller.hold_hint(hint, _NO_TURN_S)
                 return
@@ -234,7 +230,7 @@ class Consumer(Runnable):
                 suspects.none_left(hint.group_id)
             self._process.poller.forget(hint)
 
-    def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | NothingClaimed:
+    def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | None:
         assignment = self._process.assignments[hint.group_id]
         assert self._client_id is not None
         process = self._process
@@ -248,31 +244,22 @@ class Consumer(Runnable):
             hint.limited,
             most_isolation,
         )
-        before = () if self._before is None else (self._before,)
-        if hint.kind == "stream" or assignment.group.order is not Order.NONE:
-            wait = self._was_busy or process.poller.alone
-            claim = self._channel.take_range(claimant, hint.partition, before, wait=wait, announced=hint.announced)
-        elif hint.kind == "waiting":
-            lowest = numbered(hint.level, 0)
-            claim = self._channel.take_waiting(claimant, before, from_partition=lowest)
-        else:
-            claim = self._channel.take_retries(claimant, before)
-        if isinstance(claim, Claim) and claim.hi - claim.lo + 1 >= size:
-            process.poller.more()
+        claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
+        self._before = None
         return claim
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
         process, assignment = self._process, self._process.assignments[claim.group_id]
         executor = self._executors[claim.group_id]
         claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
-        process.completer.watch(self.ident or 0, claim_run)
+        process.claims.add(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
             finished = executor.run(claim_run)
-            self._sizers[claim.group_id].record(claim_run.passed(finished), ticks() - began)
+            self._sizers[claim.group_id].record(claim_run.progress.passed, ticks() - began)
             if finished:
-                self._before = claim_run.finish()
+                self._before = claim_run.finish(self._channel)
                 self._in_doubt |= self._before is None
             else:
                 self._in_doubt |= claim_run.lost
@@ -280,17 +267,17 @@ class Consumer(Runnable):
         except FenceLost:
             log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)
             self._in_doubt = True
-        except TROUBLES as error:
-            self._before, self._interrupted = claim_run.unfinished(), claim_run
+        except StoreError as error:
+            self._interrupted = claim_run
             if isinstance(error, LostUnderHandler):
                 self._lost_run = error.run, process.losses.note(error.run)
             raise
         else:
             process.losses.forget(claim)
         finally:
-            allowance.ran = claim_run.completed
+            allowance.ran = claim_run.progress.ended
             allowance.started = claim_run.started
-            process.completer.watch(self.ident or 0, None)
+            process.claims.remove(self.ident or 0)
             process.poller.note_work()
 
     def _write_before(self) -> None:
@@ -319,7 +306,9 @@ class Consumer(Runnable):
         packet had written it already, the fence refuses, which does no harm. Nothing is claimed under the old client id
         until it is given up: a claim that its owner does not know of would look alive until its deadline.
         """
-        self._settle_lost_run()
+        if self._interrupted is not None:
+            self._settle_lost_run(self._interrupted)
+            self._before = self._interrupted.unfinished() or self._before
         self._write_before()
         if self._client_id is not None:
             self._process.lease.leave(self._client_id)
@@ -330,18 +319,18 @@ class Consumer(Runnable):
             self._process.gate.leave(self._interrupted)
             self._interrupted = None
 
-    def _settle_lost_run(self) -> None:
+    def _settle_lost_run(self, claim_run: ClaimRun) -> None:
         """Charge the message that ran when the connection was lost, or log why no attempt is charged.
 
         The charge is part of the last flush. Its fence holds only while the claim is unchanged: if the handler's own
         commit has taken effect, or takes effect just now, the charge is void.
         """
-        if self._lost_run is None or self._before is None:
-            self._lost_run = None
+        if self._lost_run is None:
             return
-        (run, times), before = self._lost_run, self._before
-        server, acked_to = self._channel.server_run(), self._channel.acked_to(before.claim)
-        verdict = judge(run, times, server, ticks() - run.began, acked_to)
+        (run, times), progress = self._lost_run, claim_run.progress
+        server, acked_to = self._channel.server_run(), self._channel.acked_to(progress.claim)
+        committed = None if acked_to is None else acked_to > progress.acked_to
+        verdict = judge(run, times, server, ticks() - run.began, committed)
         self._lost_run = None
         if isinstance(verdict, str):
             group = self._process.assignments[run.claim.group_id].group.name
@@ -354,13 +343,7 @@ class Consumer(Runnable):
                 verdict,
             )
             return
-        ended = self._executors[run.claim.group_id].charge(run, verdict)
-        self._before = replace(
-            before,
-            acked_to=ended.message.offset,
-            failures=(*before.failures, *([ended.failure] if ended.failure is not None else [])),
-            results=(*before.results, *ended.results),
-        )
+        claim_run.done([self._executors[run.claim.group_id].charge(run, verdict)])
 
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""
@@ -369,6 +352,6 @@ class Consumer(Runnable):
             try:
                 self._start_anew()
                 break
-            except TROUBLES:
+            except StoreError:
                 forks.Event().wait(_LEASE_WAIT_S)
         self._channel.close()

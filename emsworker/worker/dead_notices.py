@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from emsworker.broker.channel import Channel
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import TimeLimitExceeded, WorkerLost
-from emsworker.core.model import Message
-from emsworker.core.process.runnable import OnDeath, Runnable, Trouble
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.groups.notices import Notice, take_notices
+from emsworker.core.model import Message, Notice
+from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.tasks.middleware import Hooks
 
 log = logging.getLogger(__name__)
@@ -27,7 +25,7 @@ class DeadNotices(Runnable):
     """Calls ``on_dead`` for dead letters of processes that died or were replaced.
 
     Args:
-        database: the stream.
+        channel: of the thread alone.
         places: the topic and the name of each group that the process handles, by the group's id.
         hooks: what to call.
         decoder: decodes the bodies.
@@ -35,9 +33,11 @@ class DeadNotices(Runnable):
         on_death: see :class:`Runnable`.
     """
 
+    duty = "look for dead letters of processes that died"
+
     def __init__(
         self,
-        database: Database,
+        channel: Channel,
         places: Mapping[int, tuple[str, str]],
         hooks: Hooks,
         decoder: Decoder,
@@ -45,23 +45,16 @@ class DeadNotices(Runnable):
         on_death: OnDeath,
     ) -> None:
         super().__init__("ems-notices", on_death)
-        self._session = database.session()
-        self._places, self._hooks, self._decoder, self._pause_s = places, hooks, decoder, pause_s
-        self._trouble = Trouble(log)
+        self._channel = channel
+        self._places, self._hooks, self._decoder, self.away_s = places, hooks, decoder, pause_s
 
     def step(self) -> None:
         """Take the notices of the process's groups, and call the hooks for each."""
-        try:
-            notices = take_notices(self._session, list(self._places), _MOST)
-        except TROUBLES as error:
-            self._trouble.note("cannot look for dead letters of processes that died", error)
-            self.sleep(self._pause_s)
-            return
-        self._trouble.over("dead letters of processes that died are reported")
+        notices = self._channel.take_notices(list(self._places), _MOST)
         for notice in notices:
             self._tell(notice)
         if len(notices) < _MOST:
-            self.sleep(self._pause_s)
+            self.sleep(self.away_s)
 
     def _tell(self, notice: Notice) -> None:
         topic, group = self._places[notice.group_id]
@@ -74,5 +67,5 @@ class DeadNotices(Runnable):
                 log.exception("a hook failed for %r, whose process died", message)
 
     def shut_down(self) -> None:
-        """Close the session."""
-        self._session.close()
+        """Close the channel."""
+        self._channel.close()

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from emsworker.app import Ems
-from emsworker.broker.placed import PlacedBroker
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import EmsError, StoreError
 from emsworker.core.process.address import name_server
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.servers import MAIN, parse_servers, place
+from emsworker.store import topics
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
-from emsworker.store.topics import find_served, find_topics
 
 log = logging.getLogger(__name__)
 
@@ -29,24 +26,9 @@ def server_urls(settings: Settings, url: str) -> dict[str, str]:
     return {MAIN: url} | {one.name: one.url for one in others}
 
 
-def served_here(app: Ems, topics: Sequence[str]) -> dict[str, bool]:
-    """Return which topics are consumed on the app's home server: those that it keeps, or has kept (false).
-
-    Topics that are nowhere yet are created, if that is allowed; no other server is asked about those that exist.
-
-    Raises:
-        StoreUnavailable: a topic is nowhere yet, and not every server could be asked whether it has it.
-        UnknownTopic: a topic is nowhere, and may not be created.
-    """
-    broker = app.broker
-    if not isinstance(broker, PlacedBroker):
-        return dict.fromkeys(topics, True)
-    placement = parse_servers(app.settings.servers)
-    known = broker.home.database.call(lambda session: find_topics(session, topics))
-    for topic in topics:
-        if topic not in known and place(topic, placement) == broker.home_name:
-            broker.locate(topic)
-    return broker.home.database.call(lambda session: find_served(session, topics))
+def served_on(database: Database, names: Sequence[str]) -> dict[str, bool]:
+    """Return which topics a server serves: those that it keeps, or has kept (false)."""
+    return database.call(lambda session: topics.find_served(session, names))
 
 
 def expected_on(server: str, settings: Settings, found: Mapping[str, Mapping[str, bool]], topic: str) -> bool:
@@ -66,40 +48,43 @@ class PlacementWatch(Runnable):
 
     Args:
         database: of the server.
-        topics: of the app.
+        names: of the topics of the app.
         on_change: called after each change, with whether the server serves any of them now.
         on_death: see :class:`Runnable`.
         known: those that it served before, if that is known.
     """
 
+    outlasts = (StoreError, EmsError)
+
     def __init__(
         self,
         server: str,
         database: Database,
-        topics: Sequence[str],
+        names: Sequence[str],
         on_change: Callable[[bool], None],
         on_death: OnDeath,
         known: set[str] | None = None,
     ) -> None:
         super().__init__(f"ems-placement-{server}", on_death)
-        self._server, self._topics, self._on_change = server, topics, on_change
+        self._server, self._names, self._on_change = server, names, on_change
         self._session = database.session()
         self._known = known
         self._failed = False
 
     def step(self) -> None:
         """Compare what the server serves with what it served at the last look."""
-        try:
-            served = set(find_served(self._session, self._topics))
-        except (*TROUBLES, EmsError) as error:
-            log.debug("cannot look for topics on server %s: %s", self._server, error)
-            self._failed = True
-        else:
-            # A child may have started after a failed look, and seen more or less than this one does.
-            if served != self._known and (self._known is not None or self._failed):
-                log.info("server %s serves other topics than before", self._server)
-                self._on_change(bool(served))
-            self._known = served
+        served = set(topics.find_served(self._session, self._names))
+        # A child may have started after a failed look, and seen more or less than this one does.
+        if served != self._known and (self._known is not None or self._failed):
+            log.info("server %s serves other topics than before", self._server)
+            self._on_change(bool(served))
+        self._known = served
+        self.sleep(_LOOK_S)
+
+    def on_trouble(self, error: Exception) -> None:
+        """Look again later; the server's own threads log that it is away."""
+        log.debug("cannot look for topics on server %s: %s", self._server, error)
+        self._failed = True
         self.sleep(_LOOK_S)
 
     def shut_down(self) -> None:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 
 from emsworker.app import Ems
 from emsworker.core.config import Settings
-from emsworker.core.errors import AccessDenied, EmsError, StoreUnavailable, UnknownGroup, UnknownTopic
+from emsworker.core.declaration import check_declared
+from emsworker.core.errors import (
+    AccessDenied,
+    EmsError,
+    StoreUnavailable,
+    UnknownGroup,
+    UnknownTopic,
+    unknown_group,
+    unknown_topic,
+)
 from emsworker.core.ids import check_name
 from emsworker.core.model import TopicKind
 from emsworker.core.priority import level_for
@@ -20,11 +29,17 @@ from emsworker.core.process.address import address_place
 from emsworker.core.process.role import claim_role
 from emsworker.core.servers import check_apart
 from emsworker.core.url import redact_url
-from emsworker.publish.catalog import check_declared, unknown_group, unknown_topic
-from emsworker.store.engine import probe, schema
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.session import Session
-from emsworker.store.topics import get_group, get_topic, list_groups, list_topics
+from emsworker.store import (
+    Database,
+    Session,
+    check_server,
+    check_version,
+    has_privileges,
+    missing_privileges,
+    server_facts,
+    stream_id,
+    topics,
+)
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
 
@@ -66,9 +81,9 @@ def check_stream(url: str, settings: Settings, needs: Needs) -> Database:
     claim_role(needs.role)
     database = Database(url, settings.connect_timeout_s, _CALL_TIMEOUT_S)
     try:
-        database.call(schema.check_server)
-        database.call(schema.check_version)
-        if not database.call(lambda session: probe.has_privileges(session, needs.role, needs.allow)):
+        database.call(check_server)
+        database.call(check_version)
+        if not database.call(lambda session: has_privileges(session, needs.role, needs.allow)):
             raise AccessDenied(database.call(lambda session: _lacking(session, needs)))
     except StoreUnavailable as error:
         raise StoreUnavailable(f"{error}; the address is {redact_url(url)} ({address_place(url)})") from error
@@ -92,15 +107,15 @@ def check_streams(urls: Mapping[str, str], settings: Settings, needs: Needs) -> 
             away.append(error)
     if not found:
         raise away[0]
-    check_apart({name: database.call(schema.stream_id) for name, database in found.items()})
+    check_apart({name: database.call(stream_id) for name, database in found.items()})
     return found
 
 
 def _lacking(session: Session, needs: Needs) -> str:
-    missing = probe.missing_privileges(session, migrated=True, role=needs.role, allow=needs.allow)
+    missing = missing_privileges(session, migrated=True, role=needs.role, allow=needs.allow)
     missing.sort(key=lambda privilege: " on " in privilege)  # privileges missing on all tables first
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
-    user = schema.server_facts(session).user
+    user = server_facts(session).user
     options = "".join(f" --allow {one}" for one in needs.allow)
     return (
         f"the database user {user} lacks what {needs.program} needs: {named}; "
@@ -162,15 +177,21 @@ def check_app(
     if not app.settings.auto_create:
         raise absent[0]
     creating = replace(needs, allow=(*needs.allow, "auto-create"))
-    if not database.call(lambda session: probe.has_privileges(session, creating.role, creating.allow)):
+    if not database.call(lambda session: has_privileges(session, creating.role, creating.allow)):
         first = str(absent[0]).partition(" and auto_create")[0]
         raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, creating))}")
 
 
+def server_product(database: Database) -> str:
+    """Return the name and the version of a server."""
+    return database.call(server_facts).product
+
+
 def group_timeouts(session: Session) -> dict[tuple[str, str], float]:
     """Return the timeouts of all groups, by topic and group."""
-    topics = {topic.id: topic.name for topic in list_topics(session)}
-    return {(topics[one.topic_id], one.name): one.timeout_s for one in list_groups(session) if one.topic_id in topics}
+    names = {topic.id: topic.name for topic in topics.list_topics(session)}
+    groups = topics.list_groups(session)
+    return {(names[one.topic_id], one.name): one.timeout_s for one in groups if one.topic_id in names}
 
 
 def _find_absent(
@@ -184,7 +205,7 @@ def _find_absent(
         yield from _check_topic(session, name, TopicKind.BROADCAST)
     schedules = [one.task for one in app.registry.schedules.values() if one.task.topic in called]
     for name, priority in {(task.topic, task.options.priority) for task in schedules}:
-        topic = get_topic(session, check_name("topic", name))
+        topic = topics.get_topic(session, check_name("topic", name))
         level_for(name, app.settings.priorities if topic is None else topic.priorities, priority)
         if topic is None:
             yield unknown_topic(name)
@@ -192,8 +213,8 @@ def _find_absent(
 
 def _check_route(session: Session, route: Route) -> Iterator[EmsError]:
     yield from _check_topic(session, route.topic, TopicKind.CLUSTER)
-    topic = get_topic(session, route.topic)
-    group = None if topic is None else get_group(session, topic, check_name("group", route.group))
+    topic = topics.get_topic(session, route.topic)
+    group = None if topic is None else topics.get_group(session, topic, check_name("group", route.group))
     if topic is not None and group is not None:
         check_declared(topic, group, route.filter, route.order)
     elif topic is not None:
@@ -202,7 +223,7 @@ def _check_route(session: Session, route: Route) -> Iterator[EmsError]:
 
 
 def _check_topic(session: Session, name: str, kind: TopicKind) -> Iterator[EmsError]:
-    topic = get_topic(session, check_name("topic", name))
+    topic = topics.get_topic(session, check_name("topic", name))
     if topic is None:
         yield unknown_topic(name)
     else:

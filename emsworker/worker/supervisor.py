@@ -28,18 +28,16 @@ from emsworker.beat.leader import BeatHealth, Beats
 from emsworker.consume.suspects import SHARED_BYTES, SPARE_S
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
-from emsworker.core.errors import EmsError
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.outage import Outage
+from emsworker.core.process.outage import Outage, best_effort
 from emsworker.core.process.runnable import watch_threads
 from emsworker.core.process.scratch import open_scratch
 from emsworker.core.process.signals import blocked, ignore_stops
 from emsworker.core.servers import MAIN
-from emsworker.core.terminal_text import harmless
+from emsworker.core.terminal_text import escape_control
 from emsworker.core.url import redact
+from emsworker.store import Database
 from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import TROUBLES
 from emsworker.worker.child_spec import (
     AWAY,
     ENDING,
@@ -419,7 +417,7 @@ class Supervisor:
                 log.info("child %d (process %d) is replaced: %s", slot.number, pid, slot.last_words)
             return
         if code == USAGE and not slot.ready and (self._patient or not self._was_ready):
-            self._on_hopeless(slot)
+            self._on_fatal_start(slot)
             return
         known = slot.fails_for_long
         pause_s = slot.back_off()
@@ -434,7 +432,7 @@ class Supervisor:
             pause_s,
         )
 
-    def _on_hopeless(self, slot: _Slot) -> None:
+    def _on_fatal_start(self, slot: _Slot) -> None:
         """Handle a child that has reported an error with which another one would fail, too."""
         if self._patient:
             log.warning("child %d waits for the next change", slot.number)
@@ -444,10 +442,8 @@ class Supervisor:
         self._stop(signal.SIGTERM)
 
     def _end_leases(self, slot: _Slot) -> None:
-        try:
+        with best_effort(log, f"could not end the leases of child {slot.number}; they run out by themselves"):
             clients.delete_process(self._sessions[slot.server], slot.process_id)
-        except (*TROUBLES, EmsError) as error:
-            log.warning("could not end the leases of child %d (%s); they run out by themselves", slot.number, error)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 
@@ -484,7 +480,7 @@ class Supervisor:
         if self._spec.log_format == "json":
             log.error("%s", redact(text))
         else:
-            print(f"Error: {harmless(redact(text))}", file=sys.stderr, flush=True)
+            print(f"Error: {escape_control(redact(text))}", file=sys.stderr, flush=True)
 
     def _on_child_ready(self, slot: _Slot) -> None:
         if slot.crashes > 1:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from emsworker import ArchiveDamaged, ConfigError, archive_files
-from emsworker.arrow import manifest
+from emsworker import ConfigError
+from emsworker.arrow import ArchiveDamaged, archive_files, manifest
 from emsworker.arrow.folder import ArrowFolder, LocalFolder
 from emsworker.arrow.manifest import File, Manifest, Part, read_all_manifests, read_manifests
 from emsworker.core.offsets import OffsetRange
@@ -126,7 +126,7 @@ def test_pyarrows_file_systems_serve_as_well(tmp_path: Path, monkeypatch: pytest
 
 def test_a_local_archive_needs_no_extra(tmp_path: Path) -> None:
     write(tmp_path, "a", 1, 3)
-    code = f"{_WITHOUT}import emsworker\nprint(len(emsworker.archive_files({str(tmp_path)!r}, 'orders')))"
+    code = f"{_WITHOUT}import emsworker.arrow\nprint(len(emsworker.arrow.archive_files({str(tmp_path)!r}, 'orders')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "2", done.stderr
     code = code.replace(repr(str(tmp_path)), "'s3://bucket/lake'")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from emsworker import DataLoss, EmsError, OutOfRange, UnknownTopic, read_arrow, read_pandas, scan_polars
+from emsworker import EmsError, UnknownTopic
+from emsworker.arrow import DataLoss, OutOfRange, read_arrow, read_pandas, scan_polars
 from emsworker.core.ids import uid_text
 from emsworker.store.groups import progress
 from emsworker.store.stream import scan

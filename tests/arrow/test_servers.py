@@ -14,9 +14,9 @@ from emsworker.arrow.frames import read_arrow
 from emsworker.core.errors import ConfigError, StoreUnavailable, UnknownGroup, UnknownTopic
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.servers import connect, fresh_database
 from tests.support.several import Several, several_databases
+from tests.support.tables import migrate
 
 
 @pytest.fixture
@@ -30,6 +30,9 @@ def several(server: LocalDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         app.stream_of("orders.new").group(app.broker.topic("orders.new"), "billing")
         app.close()
         yield several
+
+
+_STORED = "topic_id, `partition`, `offset`, uid, headers, body, size, born_at"
 
 
 def values(**options: Any) -> list[tuple[str, str]]:
@@ -105,7 +108,7 @@ def test_a_replica_that_is_behind_what_was_planned_is_waited_for(
             app.send_many("orders", [str(n) for n in range(3)], partition=0)
             app.close()
         with connect(behind, autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE later AS SELECT * FROM ems_message WHERE `offset` = 2")
+            cursor.execute(f"CREATE TABLE later AS SELECT {_STORED} FROM ems_message WHERE `offset` = 2")
             cursor.execute("DELETE FROM ems_message WHERE `offset` = 2")  # it has not been applied yet
         monkeypatch.setenv("EMS_URL", ahead)
         monkeypatch.setenv("EMS_READ_URL", ahead)
@@ -126,4 +129,4 @@ def test_a_replica_that_is_behind_what_was_planned_is_waited_for(
 
 def _apply(url: str) -> None:
     with connect(url, autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute("INSERT INTO ems_message SELECT * FROM later")
+        cursor.execute(f"INSERT INTO ems_message ({_STORED}) SELECT * FROM later")

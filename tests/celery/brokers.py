@@ -9,7 +9,7 @@ import redis
 
 from emsworker.local import Redis
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
+from tests.support.tables import migrate
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from celery.contrib.testing.worker import start_worker
 from celery.exceptions import BackendStoreError, ChordError, TimeoutError
 from celery.result import GroupResult
 
-from emsworker.core.errors import ConfigError, StoreUnavailable
-from emsworker.store.celery import results as store
+from emsworker.core.errors import ConfigError, ConnectionLost, StoreUnavailable
+from emsworker.integrations.celery.store import results as store
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import migrate
 from tests.support.machine import machine_s
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 WAIT_S = 20

@@ -13,9 +13,9 @@ import pytest
 from celery import Celery, chord
 
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.celery.programs import Programs, take_all
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 WAIT_S = 240

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import ROOT
 

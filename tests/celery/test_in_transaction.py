@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from emsworker.integrations.celery import in_transaction
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.celery.programs import take_all
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.worker import ROOT
 
 

@@ -205,7 +205,7 @@ def test_what_a_task_sends_waits_as_in_an_outage(
 ) -> None:
     refusals: list[None] = []
     monkeypatch.setattr(
-        "emsworker.store.engine.session.outlives_refusals", [lambda: bool(refusals.append(None)), in_task]
+        "emsworker.integrations.celery.streams.in_task", lambda: bool(refusals.append(None)) or in_task()
     )
     with users(server, broker.url) as make:
         url = make("celery")

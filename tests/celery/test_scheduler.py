@@ -18,11 +18,11 @@ from celery.schedules import crontab, schedule
 from emsworker.core.errors import ConfigError
 from emsworker.integrations.celery import Scheduler
 from emsworker.integrations.celery import scheduler as module
-from emsworker.store.celery import schedules
+from emsworker.integrations.celery.store import schedules
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.celery.programs import Programs, take_all
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 WAIT_S = 60

@@ -22,8 +22,8 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.fanout import _BusReader
 from emsworker.integrations.celery.names import bus_topic, queue_topic
+from emsworker.integrations.celery.store.routing import ExchangeKind
 from emsworker.store import topics
-from emsworker.store.routing import ExchangeKind
 from tests.celery.brokers import Broker
 from tests.celery.kombu_program import Program
 from tests.celery.project import Project

@@ -11,10 +11,10 @@ import pytest
 
 from emsworker.core.errors import MessageTooLarge, StoreUnavailable
 from emsworker.integrations.celery.storage import Writer
-from emsworker.store.celery import results
-from emsworker.store.celery.results import StoredValue
+from emsworker.integrations.celery.store import results
+from emsworker.integrations.celery.store.results import StoredValue
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
+from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import ROOT
 

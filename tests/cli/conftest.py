@@ -6,10 +6,10 @@ import pytest
 from emsworker import Ems as App
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.commands import Ems
 from tests.support.recycling import recycled_database
 from tests.support.servers import TestServers, few_flavors
+from tests.support.tables import migrate
 
 
 @pytest.fixture

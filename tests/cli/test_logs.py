@@ -41,7 +41,7 @@ def log_of(ems: Ems, *options: str) -> tuple[str, str]:
         return worker.out.read_text(), worker.err.read_text()
 
 
-def test_v6_the_lines_are_those_of_the_page(ems: Ems, url: str) -> None:
+def test_the_lines_are_those_of_the_page(ems: Ems, url: str) -> None:
     out, err = log_of(ems)
     written, shown = masked(err), masked(PAGE["what the worker logs"])
     assert [line for line in shown if line not in written] == [], err
@@ -50,7 +50,7 @@ def test_v6_the_lines_are_those_of_the_page(ems: Ems, url: str) -> None:
     assert out.startswith("Ready: ")
 
 
-def test_v6_json_has_the_same_in_fields(ems: Ems) -> None:
+def test_json_has_the_same_in_fields(ems: Ems) -> None:
     out, err = log_of(ems, "--log-format", "json")
     assert json.loads(out)["message"].startswith("Ready: shop with 1 x 1 thread")
     lines = [json.loads(line) for line in err.splitlines()]
@@ -76,7 +76,7 @@ def test_v6_json_has_the_same_in_fields(ems: Ems) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_v6_a_beat_says_where_it_runs_and_that_it_ended(ems: Ems, form: str) -> None:
+def test_a_beat_says_where_it_runs_and_that_it_ended(ems: Ems, form: str) -> None:
     with ems.running("beat", "--log-format", form) as beat:
         beat.wait_ready()
         assert beat.stop() == 0

@@ -36,7 +36,7 @@ def ems(url: str, monkeypatch: pytest.MonkeyPatch) -> Here:
     return Here()
 
 
-def test_a4_messages_are_listed_shown_and_found(ems: Here, app: App) -> None:
+def test_messages_are_listed_shown_and_found(ems: Here, app: App) -> None:
     sent = app.send_many("orders", [{"n": n} for n in range(30)], tag="new")
     ems.ok("groups", "create", "orders", "mail")
     where = ("messages", "list", "orders", "--where", "body.n >= 10 and tag = 'new'", "--limit", "15")
@@ -56,7 +56,7 @@ def test_a4_messages_are_listed_shown_and_found(ems: Here, app: App) -> None:
     assert ems.ok("messages", "contains", "orders", sent[0].id).out
 
 
-def test_a3_messages_are_replayed(ems: Here, app: App) -> None:
+def test_messages_are_replayed(ems: Here, app: App) -> None:
     app.send_many("orders", [{"n": n} for n in range(30)])
     ems.ok("groups", "create", "orders", "mail")
     ems.ok("groups", "create", "orders", "other")
@@ -80,7 +80,7 @@ def test_a3_messages_are_replayed(ems: Here, app: App) -> None:
     assert ems.ok("groups", "list", "orders", "--json").json[0]["waiting"] == 3
 
 
-def test_r15_a_backlog_is_skipped(ems: Here, app: App) -> None:
+def test_a_backlog_is_skipped(ems: Here, app: App) -> None:
     app.send_many("orders", [{"n": n} for n in range(30)])
     ems.ok("groups", "create", "orders", "mail")
     assert ems("groups", "skip", "orders", "mail", "--yes").code == 2

@@ -17,13 +17,13 @@ from rich.console import Console, RenderableType
 
 from emsworker import Ems as App
 from emsworker.admin.monitoring import Monitoring
-from emsworker.cli import pipeline
-from emsworker.cli.terminal import make_table
 from emsworker.cli.top import Viewer
 from emsworker.cli.top_screens import GROUP_COLUMNS, GroupsScreen, Rates, Reader, TraceScreen
+from emsworker.console.terminal import make_table
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import new_client_id, short_client
 from emsworker.local import LocalDatabase
+from emsworker.spark import commands
 from emsworker.spark.jobs.report import JobReport
 from emsworker.spark.jobs.report import Table as ReportTable
 from emsworker.store.cluster import clients
@@ -87,10 +87,10 @@ def test_the_trace_in_top_folds_a_long_error_and_fits_the_screen() -> None:
 
 def test_reports_of_the_pipeline_fit_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     report = JobReport("Dead", (ReportTable("errors", "Errors", ("error", "count", "share"), [(TEXT, 7, 0.12345)]),))
-    monkeypatch.setattr("emsworker.cli.pipeline.draws_tables", lambda: True)
-    monkeypatch.setattr("emsworker.cli.output.draws_tables", lambda: True)
+    monkeypatch.setattr("emsworker.spark.commands.draws_tables", lambda: True)
+    monkeypatch.setattr("emsworker.console.output.draws_tables", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    pipeline._print_report(report)
+    commands._print_report(report)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Errors" and lines[2].endswith("7  0.123") and max(map(len, lines)) <= 40 < len(TEXT)
 

@@ -1,7 +1,7 @@
 """Alarms, the readers of broadcasts, and what was written by plain SQL and refused."""
 
 from emsworker.core.config import Settings
-from emsworker.publish.intake import TakenIn, take_in
+from emsworker.publish.intake import IngestResult, ingest
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import broadcast
 from tests.support.commands import Ems
@@ -9,7 +9,7 @@ from tests.support.servers import connect
 from tests.support.webhooks import receiver
 
 
-def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) -> None:
+def test_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) -> None:
     assert ems.ok("topics", "create", "news", "--kind", "broadcast", "--json").json["kind"] == "broadcast"
     done = ems("groups", "create", "news", "g")
     assert done.code == 2 and done.errors[0].startswith("Error: topic = 'news': is a broadcast topic")
@@ -22,19 +22,19 @@ def test_r10_topics_of_broadcasts_and_their_readers(ems: Ems, stream: Database) 
     assert [row["reader"] for row in ems.ok("readers", "list", "news", "--json").json] == ["cache/b/0"]
 
 
-def test_i4_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Database, url: str) -> None:
-    def take() -> TakenIn:
-        return stream.call(lambda session: take_in(session, Settings(), 10))
+def test_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Database, url: str) -> None:
+    def take() -> IngestResult:
+        return stream.call(lambda session: ingest(session, Settings(), 10))
 
     with connect(url, autocommit=True) as sql, sql.cursor() as cursor:
         cursor.execute("INSERT INTO ems_publish (topic, body) VALUES ('none', '1'), ('none', '{')")
-    assert take() == TakenIn(0, 2)
+    assert take() == IngestResult(0, 2)
     first, second = (row["id"] for row in ems.ok("refused", "list", "--json").json)
     assert "there is no topic 'none'" in ems.ok("refused", "list").out
     assert "2 rows refused" in ems("check").out
     ems.ok("topics", "create", "none")
     assert ems.ok("refused", "retry", "--all").out == "2 rows will be checked again.\n"
-    assert take() == TakenIn(1, 1)
+    assert take() == IngestResult(1, 1)
     assert "is not JSON" in ems.ok("refused", "list").out
     for wrong, told in (
         (["retry"], "or say --all"),
@@ -46,7 +46,7 @@ def test_i4_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Databa
     assert ems.ok("refused", "list", "--json").json == []
 
 
-def test_a7_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
+def test_alarms_are_created_listed_tested_and_deleted(ems: Ems) -> None:
     with receiver() as web:
         options = ["--on", "oldest", "--above", "5m", "--for", "30s", "--webhook", web.url, "--json"]
         made = ems.ok("alarms", "create", "late", *options).json

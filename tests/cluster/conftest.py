@@ -9,9 +9,9 @@ import pytest
 from emsworker import Ems
 from emsworker.local import ServerMissing
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.clusters import Cluster, Engine, Galera, GroupReplication, clustered
 from tests.support.servers import chosen, must_run
+from tests.support.tables import migrate
 
 
 @dataclass

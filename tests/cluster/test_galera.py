@@ -7,15 +7,14 @@ from collections import Counter
 
 import pytest
 
-from emsworker.core.errors import StoreUnavailable
+from emsworker.core.errors import Conflict, ConnectionLost, StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import Claim, Order
+from emsworker.core.work import NothingClaimed
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.engine.sql import Sql
 from emsworker.store.groups import ordered
-from emsworker.store.groups.claims import NothingClaimed
 from tests.cluster.conftest import On
 from tests.support.clusters import Galera
 from tests.support.machine import machine_s

@@ -14,12 +14,12 @@ from typing import Any
 from emsworker import Ems
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
 from tests.support.recycling import prepare_stream, recycled_database
 from tests.support.roles import users
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import Program
 

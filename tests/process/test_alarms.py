@@ -1,4 +1,4 @@
-"""A7: an alarm outlives the beat that raised it."""
+"""An alarm outlives the beat that raised it."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from tests.support.webhooks import receiver
 from tests.support.worker import kill
 
 
-def test_a7_an_alarm_fires_and_is_resolved_once_though_the_leader_is_killed_between(
+def test_an_alarm_fires_and_is_resolved_once_though_the_leader_is_killed_between(
     stream: Stream, tmp_path: Path
 ) -> None:
     program, out = tmp_path / "page", tmp_path / "out"

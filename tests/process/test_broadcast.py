@@ -1,4 +1,4 @@
-"""R10: every process gets every message of a broadcast topic."""
+"""Every process gets every message of a broadcast topic."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def _send(stream: Stream, topic: str, numbers: range, **more: Any) -> None:
     stream.send(topic, [{"n": n, **more} for n in numbers])
 
 
-def test_r10_three_processes_hear_all_messages_in_order_without_a_claim(stream: Stream) -> None:
+def test_three_processes_hear_all_messages_in_order_without_a_claim(stream: Stream) -> None:
     _prepare(stream, partitions=2)
     _send(stream, "news", range(1000, 1010))
     worker = stream.worker(APP, processes=3)
@@ -66,7 +66,7 @@ def test_r10_three_processes_hear_all_messages_in_order_without_a_claim(stream: 
     assert {one["n"] for one in stream.record.events("heard")} == set(range(600)) - {300}, "from the end on"
 
 
-def test_r10_a_stable_name_goes_on_after_sigterm_and_after_kill_9(stream: Stream) -> None:
+def test_a_stable_name_goes_on_after_sigterm_and_after_kill_9(stream: Stream) -> None:
     _prepare(stream)
     _send(stream, "named", range(5))
     worker = stream.worker(APP, name="one", topics=["named"])
@@ -101,7 +101,7 @@ def _start_named(stream: Stream) -> Program:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("EMS_TEST_LONG") != "1", reason="crashes are spread by the supervisor's backoff")
-def test_r10_a_message_that_kills_its_process_is_passed_over_at_last(stream: Stream) -> None:
+def test_a_message_that_kills_its_process_is_passed_over_at_last(stream: Stream) -> None:
     _prepare(stream)
     worker = _start_named(stream)
     stream.send("named", [{"n": 0}, {"n": 1}, {"n": 2, "do": "exit"}, {"n": 3}])
@@ -112,7 +112,7 @@ def test_r10_a_message_that_kills_its_process_is_passed_over_at_last(stream: Str
     assert worker.stop() == 0
 
 
-def test_r10_a_handler_that_hangs_has_its_process_replaced_and_is_not_run_again(one_stream: Stream) -> None:
+def test_a_handler_that_hangs_has_its_process_replaced_and_is_not_run_again(one_stream: Stream) -> None:
     _prepare(one_stream)
     worker = _start_named(one_stream)
     (first,) = children_of(worker.pid)
@@ -124,7 +124,7 @@ def test_r10_a_handler_that_hangs_has_its_process_replaced_and_is_not_run_again(
     assert worker.stop() == 0
 
 
-def test_r10_a_subscription_of_the_wrong_kind_keeps_a_worker_from_starting(one_stream: Stream) -> None:
+def test_a_subscription_of_the_wrong_kind_keeps_a_worker_from_starting(one_stream: Stream) -> None:
     stream = one_stream
     stream.app.send("news", {"n": 0})
     wrong = stream.start("worker", app=APP)
@@ -133,7 +133,7 @@ def test_r10_a_subscription_of_the_wrong_kind_keeps_a_worker_from_starting(one_s
     assert "Traceback" not in wrong.text()
 
 
-def test_r10_redis_wakes_a_listener(one_stream: Stream, redis_url: str) -> None:
+def test_redis_wakes_a_listener(one_stream: Stream, redis_url: str) -> None:
     stream = one_stream
     _prepare(stream)
     worker = stream.worker(APP, settings={"redis_url": redis_url, "poll_max_s": 5}, topics=["news"])

@@ -4,7 +4,7 @@ from tests.process.stream import Stream
 from tests.support.waiting import until
 
 
-def test_t5_a_worker_skips_what_is_cancelled_and_drops_what_has_no_body(one_stream: Stream) -> None:
+def test_a_worker_skips_what_is_cancelled_and_drops_what_has_no_body(one_stream: Stream) -> None:
     stream = one_stream
     receipts = stream.app.send_many("acts", [{"n": n} for n in range(6)])
     assert all(stream.app.cancel(receipt) for receipt in receipts[1:4])

@@ -27,7 +27,7 @@ from emsworker import (
 )
 from emsworker import Ems as App
 from emsworker.admin import Admin
-from emsworker.consume.claiming import Claiming
+from emsworker.consume.claimer import Claimer
 from emsworker.core.model import Isolation
 from tests.process.stream import Stream
 from tests.support.machine import machine_s
@@ -76,14 +76,14 @@ def one_partition(stream: Stream, **options: Any) -> None:
 def test_a_claim_that_takes_all_there_is_is_followed_by_none(
     stream: Stream, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims, take = 0, Claiming._take_from
+    claims, take = 0, Claimer.take
 
-    def counted(claiming: Claiming, *how: Any) -> Any:
+    def counted(claimer: Claimer, *how: Any) -> Any:
         nonlocal claims
         claims += 1
-        return take(claiming, *how)
+        return take(claimer, *how)
 
-    monkeypatch.setattr(Claiming, "_take_from", counted)
+    monkeypatch.setattr(Claimer, "take", counted)
     one_partition(stream)
     app = make(poll_min_s=60.0, poll_max_s=60.0)
     with app.consumer("orders", "billing") as consumer:
@@ -486,7 +486,7 @@ def test_one_claim_carries_the_acks_of_several(stream: Stream, make: Make) -> No
         consumer.ack(*in_three_claims(stream, consumer))
         assert claims_by_state(stream) == {"start": 3}, "nothing is written down before its time"
         fetch_all(consumer, 1)
-        assert claims_by_state(stream) == {"done": 3, "start": 1}, "one packet, as the settler sleeps"
+        assert claims_by_state(stream) == {"done": 3, "start": 1}, "one packet, as the flusher sleeps"
 
 
 def test_a_claim_that_was_lost_does_not_take_the_acks_of_others_with_it(stream: Stream, make: Make) -> None:

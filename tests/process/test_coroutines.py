@@ -1,4 +1,4 @@
-"""Coroutines (R20): many at once, under the same leases, limits and acknowledgements."""
+"""Coroutines: many at once, under the same leases, limits and acknowledgements."""
 
 import signal
 
@@ -16,7 +16,7 @@ from tests.support.worker import kill
 _APP = "tests.process.apps.coroutines:app"
 
 
-def test_r20_a_thousand_sleeps_of_a_second_take_about_a_second(stream: Stream) -> None:
+def test_a_thousand_sleeps_of_a_second_take_about_a_second(stream: Stream) -> None:
     worker = stream.worker(_APP, topics=["sleeps"], processes=1, threads=4)
     stream.send("sleeps", [{"n": n, "s": 1} for n in range(1000)])
     stream.wait_ended(range(1000), 30)
@@ -33,7 +33,7 @@ def _sender(stream: Stream) -> Task:
     return stream.app.task(name="act", topic="acts", group="a")(act.function)
 
 
-def test_r20_errors_limits_and_results_are_each_messages_own(stream: Stream) -> None:
+def test_errors_limits_and_results_are_each_messages_own(stream: Stream) -> None:
     sender = _sender(stream)
     wanted = [("", 0), ("fail", 1), ("", 2), ("reject", 3), ("long", 4), ("", 5), ("stubborn", 6)]
     receipts = [sender.delay(n, do) for do, n in wanted]
@@ -50,7 +50,7 @@ def test_r20_errors_limits_and_results_are_each_messages_own(stream: Stream) -> 
     assert worker.process.poll() is None, "and nothing needed a new process"
 
 
-def test_r20_nothing_is_lost_when_the_process_dies_or_stops(stream: Stream) -> None:
+def test_nothing_is_lost_when_the_process_dies_or_stops(stream: Stream) -> None:
     stream.send("sleeps", [{"n": n, "s": 0.3 + n % 3 / 10} for n in range(600)])
     worker = stream.worker(_APP, topics=["sleeps"], processes=2, threads=2, settings={"beat_s": 0.2})
     until(lambda: len(stream.record.numbers()) > 50, 20, "some have ended")
@@ -63,7 +63,7 @@ def test_r20_nothing_is_lost_when_the_process_dies_or_stops(stream: Stream) -> N
     stream.wait_settled()
 
 
-def test_r20_a_coroutine_that_blocks_the_loop_is_found(stream: Stream) -> None:
+def test_a_coroutine_that_blocks_the_loop_is_found(stream: Stream) -> None:
     stream.send("blocks", [{"n": n} for n in range(3)])
     stream.worker(_APP, topics=["blocks"], processes=1, threads=1)
     stream.wait_ended([0, 2], 30)
@@ -71,7 +71,7 @@ def test_r20_a_coroutine_that_blocks_the_loop_is_found(stream: Stream) -> None:
     assert stream.rows("SELECT `offset` FROM ems_dead") == [(2,)], "it alone was charged"
 
 
-def test_r20_what_a_coroutine_cannot_be_is_said_at_once() -> None:
+def test_what_a_coroutine_cannot_be_is_said_at_once() -> None:
     app = Ems("x", url="mysql://u@127.0.0.1:1/x")
     for options in ({"transactional": True}, {"batch": 5}):
         with pytest.raises(ConfigError, match="async def"):

@@ -1,4 +1,4 @@
-"""R5 and promise 6: crashes and hangs are recovered quickly, and a poison message hurts only itself."""
+"""Crashes and hangs are recovered quickly, and a poison message hurts only itself."""
 
 import signal
 from collections import Counter

@@ -1,4 +1,4 @@
-"""R7, R8, R12, R18, T1, T2: what becomes of messages whose handlers fail."""
+"""What becomes of messages whose handlers fail."""
 
 import re
 from collections import Counter

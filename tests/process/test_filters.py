@@ -1,11 +1,11 @@
-"""R13: workers run only what their group's filter lets through, and do not start with another one."""
+"""Workers run only what their group's filter lets through, and do not start with another one."""
 
 from emsworker import Filter
 from emsworker.admin import Admin
 from tests.process.stream import Stream
 
 
-def test_r13_a_worker_runs_what_matches_and_another_filter_keeps_it_from_starting(stream: Stream) -> None:
+def test_a_worker_runs_what_matches_and_another_filter_keeps_it_from_starting(stream: Stream) -> None:
     for n in range(300):
         stream.send("wanted", [{"n": n}], tag="yes" if n % 3 else "no", headers={"region": "eu" if n % 2 else "us"})
     worker = stream.worker(topics=["wanted"], threads=2)
@@ -22,7 +22,7 @@ def test_r13_a_worker_runs_what_matches_and_another_filter_keeps_it_from_startin
     assert "Traceback" not in other.text()
 
 
-def test_r13_what_a_filter_leaves_out_costs_few_claims_however_slow_the_rest_is(stream: Stream) -> None:
+def test_what_a_filter_leaves_out_costs_few_claims_however_slow_the_rest_is(stream: Stream) -> None:
     for n in range(40):
         stream.send("wanted", [{"n": n, "do": "sleep", "s": 0.02}], tag="yes", headers={"region": "eu"})
         stream.send("wanted", [{"n": n}] * 99, tag="no")

@@ -1,4 +1,4 @@
-"""R1, R3, R19: groups share work, clients are visible and fenced, slow threads do not hoard."""
+"""Groups share work, clients are visible and fenced, slow threads do not hoard."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""R24: a handler asks for more time, sees what is left, and tells how far it has come."""
+"""A handler asks for more time, sees what is left, and tells how far it has come."""
 
 from emsworker.admin.monitoring import Monitoring
 from tests.process.stream import Stream
@@ -8,7 +8,7 @@ from tests.support.waiting import until
 _APP = "tests.process.apps.lengthy:app"
 
 
-def test_r24_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_retry(stream: Stream) -> None:
+def test_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_retry(stream: Stream) -> None:
     receipts = [_send(stream, "work", "works", n, 1.8, n != 1) for n in range(3)]
     _send(stream, "await", "awaits", 10, 1.8, True)
     _send(stream, "await", "awaits", 11, 1.8, True)
@@ -52,7 +52,7 @@ def _reports(stream: Stream) -> int:
     return stream.one("SELECT COUNT(*) FROM ems_progress")
 
 
-def test_r24_soft_and_hard_limits_move_together(one_stream: Stream) -> None:
+def test_soft_and_hard_limits_move_together(one_stream: Stream) -> None:
     stream = one_stream
     stream.send("softs", [{"n": 0, "more": 0.9}, {"n": 1, "more": 0.9, "stays": True}, {"n": 2, "more": 0.1}])
     stream.send("lates", [{"n": 3}])

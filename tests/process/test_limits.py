@@ -1,4 +1,4 @@
-"""R22: rates and numbers of running messages hold over several worker processes, also when one of them is killed."""
+"""Rates and numbers of running messages hold over several worker processes, also when one of them is killed."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def _most_at_once(stream: Stream, start: str, end: str, killed: int, killed_at: 
     return most
 
 
-def test_r22_a_rate_holds_over_processes_and_is_reached(stream: Stream) -> None:
+def test_a_rate_holds_over_processes_and_is_reached(stream: Stream) -> None:
     seconds, rate = (20, 100) if _LONG else (3, 100)
     settings = {"beat_s": 0.2}
     workers = [stream.start("worker", settings, app=_APP, threads=3, topics=["rates", "free"]) for _ in range(3)]
@@ -59,7 +59,7 @@ def test_r22_a_rate_holds_over_processes_and_is_reached(stream: Stream) -> None:
     assert all(worker.stop() == 0 for worker in workers)
 
 
-def test_r22_never_more_at_once_also_when_a_worker_is_killed(stream: Stream) -> None:
+def test_never_more_at_once_also_when_a_worker_is_killed(stream: Stream) -> None:
     topics = ["slots", "aslots", "bslots"]
     workers = [stream.start("worker", {"beat_s": 0.2}, app=_APP, threads=3, topics=topics) for _ in range(3)]
     for worker in workers:
@@ -89,7 +89,7 @@ def test_r22_never_more_at_once_also_when_a_worker_is_killed(stream: Stream) -> 
     assert all(worker.stop() == 0 for worker in workers)
 
 
-def test_r22_limits_are_changed_while_workers_run(one_stream: Stream) -> None:
+def test_limits_are_changed_while_workers_run(one_stream: Stream) -> None:
     stream = one_stream
     stream.worker(_APP, threads=4, topics=["slots"])
     stream.send("slots", [{"n": n, "s": 0.05} for n in range(60)])

@@ -42,7 +42,7 @@ def _others_are_well(stream: Stream) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", ["exit", "kill", "fail then kill"])
-def test_f_p3_a_tasks_own_attempts_and_ladder_hold_when_it_kills_its_worker(stream: Stream, deed: str) -> None:
+def test_a_tasks_own_attempts_and_ladder_hold_when_it_kills_its_worker(stream: Stream, deed: str) -> None:
     worker = stream.worker(APP, GROUP, topics=["calls"])
     for n in range(TOTAL):
         _call(stream, *(("own", {"n": n, "do": deed}) if n == POISON else ("patient", {"n": n})))
@@ -60,7 +60,7 @@ def test_f_p3_a_tasks_own_attempts_and_ladder_hold_when_it_kills_its_worker(stre
 
 
 @pytest.mark.parametrize(("task", "dead"), [("dead", 1), ("ignored", 0)])
-def test_f_on_error_holds_for_a_task_that_kills_its_worker(one_stream: Stream, task: str, dead: int) -> None:
+def test_on_error_holds_for_a_task_that_kills_its_worker(one_stream: Stream, task: str, dead: int) -> None:
     stream = one_stream
     worker = stream.worker(APP, GROUP, topics=["calls"])
     for n in range(TOTAL):
@@ -76,7 +76,7 @@ def test_f_on_error_holds_for_a_task_that_kills_its_worker(one_stream: Stream, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topic", ["keyed", "batched"])
-def test_f_the_same_with_keys_in_order_and_in_batches(one_stream: Stream, topic: str) -> None:
+def test_the_same_with_keys_in_order_and_in_batches(one_stream: Stream, topic: str) -> None:
     stream = one_stream
     worker = stream.worker(APP, GROUP, topics=[topic])
     for n in range(TOTAL):

@@ -1,4 +1,4 @@
-"""T7: the hooks, used by the metrics of a real worker."""
+"""The hooks, used by the metrics of a real worker."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ def value(text: str, sample: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(sample + " "))
 
 
-def test_t7_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_stream: Stream) -> None:
+def test_a_worker_sums_up_what_its_processes_run_though_one_is_killed(one_stream: Stream) -> None:
     app = Ems("caller", url=one_stream.url)
     one_stream.app = app
     fine, fails = (app.task(name=name)(print) for name in ("fine", "fails"))
@@ -87,7 +87,7 @@ def test_a_worker_counts_where_shared_memory_is_full(one_stream: Stream, tmp_pat
         subprocess.run(["umount", "-l", small], check=True)
 
 
-def test_t7_hooks_and_metrics_in_memory() -> None:
+def test_hooks_and_metrics_in_memory() -> None:
     import prometheus_client
 
     from emsworker.observe.metrics import Metrics

@@ -1,4 +1,4 @@
-"""R11: order by key and by partition, across processes, with failures and kills."""
+"""Order by key and by partition, across processes, with failures and kills."""
 
 import os
 import random

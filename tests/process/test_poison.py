@@ -1,4 +1,4 @@
-"""Promise 6 where a process dies in other ways than by a signal, and with neighbours of other topics and groups."""
+"""A poison message hurts only itself, however its process dies and whoever its neighbours are."""
 
 import pytest
 

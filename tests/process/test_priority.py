@@ -1,4 +1,4 @@
-"""R23: of what waits, a worker takes the higher priorities first, and starves none."""
+"""Of what waits, a worker takes the higher priorities first, and starves none."""
 
 import itertools
 import time
@@ -12,7 +12,7 @@ LOW = (range(5_000), range(5_000, 10_000))
 CLAIM_S, LOOK_S, SLACK_S = 0.5, 0.2, 0.5
 
 
-def test_r23_a_high_message_starts_within_a_claim_though_10_000_low_ones_wait(stream: Stream) -> None:
+def test_a_high_message_starts_within_a_claim_though_10_000_low_ones_wait(stream: Stream) -> None:
     Admin(stream.app).create_topic("levels", priorities=10)
     for priority, numbers in enumerate(LOW):
         stream.send("levels", [{"n": n, "s": 0.02} for n in numbers], priority=priority)
@@ -32,7 +32,7 @@ def test_r23_a_high_message_starts_within_a_claim_though_10_000_low_ones_wait(st
     assert 20 < len(stream.record.events("start", priority=1)) > len(stream.record.events("start", priority=0))
 
 
-def test_r23_low_messages_go_on_under_a_flood_of_high_ones(one_stream: Stream) -> None:
+def test_low_messages_go_on_under_a_flood_of_high_ones(one_stream: Stream) -> None:
     stream = one_stream
     Admin(stream.app).create_topic("levels", priorities=2)
     stream.send("levels", [{"n": n, "s": 0.01} for n in range(20)], priority=0)

@@ -1,4 +1,4 @@
-"""T6: the plugin's fixtures, as a user's tests use them."""
+"""The plugin's fixtures, as a user's tests use them."""
 
 import textwrap
 
@@ -50,12 +50,12 @@ def test_each_test_has_a_stream_of_its_own(ems_app):
 """
 
 
-def test_t6_the_plugin_gives_a_real_stream(pytester: pytest.Pytester) -> None:
+def test_the_plugin_gives_a_real_stream(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(shop=textwrap.dedent(_APP), test_shop=textwrap.dedent(_TEST))
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-q", timeout=120)
     done.assert_outcomes(passed=3)
 
 
-def test_t6_nothing_heavy_is_imported_until_a_test_asks(pytester: pytest.Pytester) -> None:
+def test_nothing_heavy_is_imported_until_a_test_asks(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import sys\n\ndef test_light():\n    assert 'pymysql' not in sys.modules")
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

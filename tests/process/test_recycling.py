@@ -1,4 +1,4 @@
-"""R21: children are replaced after so many messages, or when they have grown; those that crash or hang back off."""
+"""Children are replaced after so many messages, or when they have grown; those that crash or hang back off."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def _ran_once(stream: Stream, count: int) -> None:
     assert stream.rows("SELECT * FROM ems_claim WHERE isolation > 0") == [], "nobody is suspected"
 
 
-def test_r21_memory_stays_flat_with_a_task_that_leaks(stream: Stream) -> None:
+def test_memory_stays_flat_with_a_task_that_leaks(stream: Stream) -> None:
     count, most_mib = (1200 if _LONG else 300), 120
     stream.send("leaks", [{"n": n, "mib": 1, "s": 0.003} for n in range(count)])
     worker = stream.worker(_LEAKY, {"claim_s": 0.05}, threads=2, max_memory_per_child=most_mib)
@@ -36,7 +36,7 @@ def test_r21_memory_stays_flat_with_a_task_that_leaks(stream: Stream) -> None:
     assert stream.rows("SELECT * FROM ems_client") == []
 
 
-def test_r21_a_child_runs_exactly_so_many_messages(one_stream: Stream) -> None:
+def test_a_child_runs_exactly_so_many_messages(one_stream: Stream) -> None:
     stream = one_stream
     worker = stream.worker(_LEAKY, threads=3, processes=2, max_tasks_per_child=40)
     stream.send("leaks", [{"n": n, "s": n % 7 / 2000} for n in range(150)])
@@ -49,7 +49,7 @@ def test_r21_a_child_runs_exactly_so_many_messages(one_stream: Stream) -> None:
     assert worker.stop() == 0
 
 
-def test_r21_recycling_waits_for_what_runs_however_long(one_stream: Stream, tmp_path: Path) -> None:
+def test_recycling_waits_for_what_runs_however_long(one_stream: Stream, tmp_path: Path) -> None:
     stream = one_stream
     stream.send("leaks", [{"n": 0, "held": True}])
     settings = {"stop_timeout_s": 0.2}
@@ -66,7 +66,7 @@ def test_r21_recycling_waits_for_what_runs_however_long(one_stream: Stream, tmp_
     assert worker.stop() == 0
 
 
-def test_r21_a_child_that_hangs_before_it_did_anything_backs_off(one_stream: Stream) -> None:
+def test_a_child_that_hangs_before_it_did_anything_backs_off(one_stream: Stream) -> None:
     settings = {"timeout_s": 0.3, "max_attempts": 50, "ladder": "10ms"}
     worker = one_stream.worker(topics=["acts"], groups=["a"], settings=settings)
     one_stream.send("acts", [{"n": 0, "do": "hang"}])
@@ -75,7 +75,7 @@ def test_r21_a_child_that_hangs_before_it_did_anything_backs_off(one_stream: Str
     assert worker.stop() == 0
 
 
-def test_r21_a_child_that_never_gets_ready_backs_off(one_stream: Stream) -> None:
+def test_a_child_that_never_gets_ready_backs_off(one_stream: Stream) -> None:
     program = one_stream.start("worker", {"start_timeout_s": 1}, app="tests.process.apps.stuck:app")
     pauses = until(lambda: _pauses(program.text(), 2), 30, "killed twice")
     assert pauses[:2] == [0, 1]

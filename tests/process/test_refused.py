@@ -16,12 +16,12 @@ from emsworker import Ems, Filter
 from emsworker.admin import Admin
 from emsworker.core.model import Order
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.tasks.periodic import declare_schedules
 from tests.process.stream import ACTOR, Stream
 from tests.support.machine import machine_s
 from tests.support.roles import MakeUser, users
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import never, until
 from tests.support.worker import kill
 

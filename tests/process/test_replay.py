@@ -1,4 +1,4 @@
-"""A replay into a group whose workers are busy (A3): through real processes."""
+"""A replay into a group whose workers are busy: through real processes."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from emsworker.admin import Admin, Selection
 from tests.process.stream import Stream
 
 
-def test_a3_a_replay_beside_live_workers_runs_each_chosen_message_once_more(one_stream: Stream) -> None:
+def test_a_replay_beside_live_workers_runs_each_chosen_message_once_more(one_stream: Stream) -> None:
     stream, count = one_stream, 600
     stream.worker(topics=["acts"], groups=["a", "b"], threads=1)
     stream.send("acts", [{"n": n} for n in range(count)], tag="old")
@@ -28,7 +28,7 @@ def test_a3_a_replay_beside_live_workers_runs_each_chosen_message_once_more(one_
         assert order == [*chosen, *chosen], "a single thread runs them in the order of their offsets"
 
 
-def test_a3_what_is_new_does_not_wait_for_a_long_replay(one_stream: Stream) -> None:
+def test_what_is_new_does_not_wait_for_a_long_replay(one_stream: Stream) -> None:
     stream, count = one_stream, 200
     Admin(stream.app).create_topic("acts")
     stream.worker(topics=["acts"], groups=["a"], threads=1)

@@ -1,4 +1,4 @@
-"""T3: results when asked for."""
+"""Results when asked for."""
 
 import os
 import random
@@ -31,7 +31,7 @@ def _send(app: Ems, name: str, *args: Any) -> Any:
     return next(iter(app.registry.routes.values())).tasks[name].delay(*args)
 
 
-def test_t3_values_errors_and_time(stream: Stream) -> None:
+def test_values_errors_and_time(stream: Stream) -> None:
     app = _app(stream)
     worker = stream.worker(APP)
     receipt = _send(app, "add", 2, 3)
@@ -73,7 +73,7 @@ def _selects(app: Ems) -> int:
     return int(app.stream.database.thread_session().rows("SHOW SESSION STATUS LIKE 'Com_select'")[0][1])
 
 
-def test_t3_many_results_by_one_query_written_with_the_acked_to(stream: Stream) -> None:
+def test_many_results_by_one_query_written_with_the_acked_to(stream: Stream) -> None:
     app = _app(stream)
     receipts = [_send(app, "add", n, n) for n in range(200)]
     worker = stream.worker(APP, threads=1)
@@ -93,7 +93,7 @@ def test_t3_many_results_by_one_query_written_with_the_acked_to(stream: Stream) 
     assert worker.stop() == 0
 
 
-def test_t3_large_results_do_not_burst_a_packet(one_stream: Stream) -> None:
+def test_large_results_do_not_burst_a_packet(one_stream: Stream) -> None:
     app = _app(one_stream)
     # Twice as long as a literal; a server that takes packets of 1 MiB has no place for the largest.
     size = min(900_000, one_stream.one("SELECT @@max_allowed_packet") // 2 - 8000)
@@ -108,7 +108,7 @@ def test_t3_large_results_do_not_burst_a_packet(one_stream: Stream) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("EMS_TEST_LONG") != "1", reason="20 s: set EMS_TEST_LONG=1")
-def test_t3_a_task_that_kills_its_process_has_failed(one_stream: Stream) -> None:
+def test_a_task_that_kills_its_process_has_failed(one_stream: Stream) -> None:
     app = _app(one_stream)
     result = app.result(_send(app, "crash"))
     one_stream.worker(APP)
@@ -117,7 +117,7 @@ def test_t3_a_task_that_kills_its_process_has_failed(one_stream: Stream) -> None
 
 
 @pytest.mark.chaos
-def test_t3_a_transactional_task_and_its_result_are_one_commit(stream: Stream) -> None:
+def test_a_transactional_task_and_its_result_are_one_commit(stream: Stream) -> None:
     app = _app(stream)
     total = 40
     receipts = [_send(app, "pay", n) for n in range(total)]
@@ -131,7 +131,7 @@ def test_t3_a_transactional_task_and_its_result_are_one_commit(stream: Stream) -
     assert worker.stop() == 0
 
 
-def test_t3_results_in_redis(one_stream: Stream, redis_url: str) -> None:
+def test_results_in_redis(one_stream: Stream, redis_url: str) -> None:
     more = {"result_backend": "redis", "redis_url": redis_url}
     app = _app(one_stream, **more)
     worker = one_stream.worker(APP, settings=more)
@@ -150,7 +150,7 @@ def test_t3_results_in_redis(one_stream: Stream, redis_url: str) -> None:
     assert worker.stop() == 0
 
 
-def test_t3_the_sweep_is_bounded(one_stream: Stream) -> None:
+def test_the_sweep_is_bounded(one_stream: Stream) -> None:
     with one_stream.app.stream.database.session() as session:
         for _ in range(3):
             packet = session.packet()
@@ -175,7 +175,7 @@ def _bulk_rate(stream: Stream, count: int) -> float:
 
 
 @pytest.mark.alone
-def test_t3_a_table_full_of_results_does_not_slow_the_stream(stream: Stream) -> None:
+def test_a_table_full_of_results_does_not_slow_the_stream(stream: Stream) -> None:
     rows = 1_000_000 if os.environ.get("EMS_TEST_LONG") == "1" else 100_000
     empty = max(_bulk_rate(stream, 10_000) for _ in range(3))
     digits = "(SELECT 0 AS n" + "".join(f" UNION ALL SELECT {n}" for n in range(1, 10)) + ")"

@@ -14,7 +14,7 @@ _SECONDS = 60.0 if os.environ.get("EMS_TEST_LONG") else 6.0
 _BEHIND_S = 3.0
 
 
-def test_a10_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> None:
+def test_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> None:
     admin = Admin(stream.app)
     admin.create_topic("acts", trim_done=True)
     admin.create_group("acts", "a")
@@ -32,7 +32,7 @@ def test_a10_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> No
 
 
 @pytest.mark.alone
-def test_a10_rows_are_deleted_as_fast_as_they_are_published(one_stream: Stream) -> None:
+def test_rows_are_deleted_as_fast_as_they_are_published(one_stream: Stream) -> None:
     """A producer at full speed, a worker that keeps up, and never more rows than a few seconds of publishing."""
     stream = one_stream
     Admin(stream.app).create_topic("quick", trim_done=True)

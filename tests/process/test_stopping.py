@@ -1,4 +1,4 @@
-"""R4: SIGTERM, a second SIGTERM, SIGQUIT; the end of a supervisor."""
+"""SIGTERM, a second SIGTERM, SIGQUIT; the end of a supervisor."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""R16: the effect of a transactional handler happens exactly once, whatever dies."""
+"""The effect of a transactional handler happens exactly once, whatever dies."""
 
 import random
 import signal
@@ -98,7 +98,7 @@ def test_a_hook_that_fails_after_the_commit_changes_nothing(one_stream: Stream) 
 
 @pytest.mark.chaos
 def test_connections_killed_at_random(stream: Stream) -> None:
-    """R6: a lost acknowledgement is at most a duplicate, and never one of a transactional effect."""
+    """A lost acknowledgement is at most a duplicate, and never one of a transactional effect."""
     total = 1500
     chance = random.Random(7)
     worker = stream.worker(topics=["tx_batch", "acts"], groups=["tx_batch", "a"], processes=2, threads=3)

@@ -1,12 +1,12 @@
-"""W4 and trap 13: the connection dies in the packet that ends in COMMIT, before or after the server got it."""
+"""The connection dies in the packet that ends in COMMIT, before or after the server got it."""
 
 import threading
 from typing import Any
 
 import pytest
 
+from emsworker.core.errors import ConnectionLost
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.groups import claims, progress
 from tests.support.proxy import Cut, proxied
 from tests.support.streams import AppFactory, Stream, failed, flush_of, stored, wait_until
@@ -15,7 +15,7 @@ INSERT = b"INSERT INTO ems_message"
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_trap_13_a_send_whose_answer_is_lost_is_one_row(stream: Stream, new_app: AppFactory, cut: Cut) -> None:
+def test_a_send_whose_answer_is_lost_is_one_row(stream: Stream, new_app: AppFactory, cut: Cut) -> None:
     with proxied(stream.url) as (proxy, url):
         app = new_app(url=url)
         app.send("t", 0)
@@ -31,7 +31,7 @@ def test_trap_13_a_send_whose_answer_is_lost_is_one_row(stream: Stream, new_app:
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_trap_13_send_many_whose_answer_is_lost(stream: Stream, cut: Cut) -> None:
+def test_send_many_whose_answer_is_lost(stream: Stream, cut: Cut) -> None:
     stream.topic("t", partitions=2)
     with proxied(stream.url) as (proxy, url):
         app = stream.app(url=url)
@@ -45,7 +45,7 @@ def test_trap_13_send_many_whose_answer_is_lost(stream: Stream, cut: Cut) -> Non
         app.close()
 
 
-def test_w4_killed_connections_while_sending(stream: Stream, new_app: AppFactory) -> None:
+def test_killed_connections_while_sending(stream: Stream, new_app: AppFactory) -> None:
     app = new_app()
     app.send("t", -1)
     stop = threading.Event()
@@ -74,7 +74,7 @@ def test_w4_killed_connections_while_sending(stream: Stream, new_app: AppFactory
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> None:
+def test_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> None:
     stream.app().send_many("t", range(4))
     with proxied(stream.url) as (proxy, url):
         topic = stream.topic("t")
@@ -97,7 +97,7 @@ def test_r6_a_lost_ack_duplicates_and_never_loses(stream: Stream, cut: Cut) -> N
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
-def test_trap_13_a_claim_whose_answer_is_lost_comes_back_uncharged(stream: Stream, cut: Cut) -> None:
+def test_a_claim_whose_answer_is_lost_comes_back_uncharged(stream: Stream, cut: Cut) -> None:
     stream.app().send_many("t", range(4))
     topic = stream.topic("t")
     group, me = stream.group(topic), stream.client()

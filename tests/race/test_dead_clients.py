@@ -4,7 +4,7 @@ import contextlib
 
 from pymysql.constants import COMMAND
 
-from emsworker.store.engine.errors import ConnectionLost
+from emsworker.core.errors import ConnectionLost
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.groups import claims
 from tests.support.streams import Stream

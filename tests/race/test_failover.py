@@ -1,4 +1,4 @@
-"""Several servers in the URL (W14): the writable one is found, before and after a change of roles."""
+"""Several servers in the URL: the writable one is found, before and after a change of roles."""
 
 import re
 import threading
@@ -14,12 +14,12 @@ from emsworker.core.errors import StoreUnavailable
 from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.store.engine.sql import Sql
 from emsworker.store.topics import create_topic
 from tests.support.machine import machine_s
 from tests.support.proxy import proxied
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 
@@ -77,7 +77,7 @@ def pair(server: Server, tmp_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-def test_w14_sends_and_reads_follow_the_writable_server(pair: Pair) -> None:
+def test_sends_and_reads_follow_the_writable_server(pair: Pair) -> None:
     app = Ems("test", url=pair.url, publish_timeout_s=15)
     app.send("t", 0)
     assert [len(pair.uids(0)), len(pair.uids(1))] == [1, 0]

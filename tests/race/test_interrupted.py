@@ -14,9 +14,9 @@ import pymysql
 import pytest
 
 from emsworker import Ems
+from emsworker.core.errors import ConnectionLost
 from emsworker.store import engine
 from emsworker.store.engine.connection import Loan
-from emsworker.store.engine.errors import ConnectionLost
 from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 

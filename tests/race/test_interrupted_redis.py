@@ -8,10 +8,10 @@ import redis
 
 from emsworker.broker.keys import RedisKeys
 from emsworker.broker.results import RedisResults
-from emsworker.core.model import Entry
+from emsworker.core.flush import ResultRow
+from emsworker.core.model import OnceState
 from emsworker.publish import redis_connection
 from emsworker.publish.redis_connection import RedisConnection
-from emsworker.store.groups.results import ResultRow
 from tests.support.interruptions import Cut, Timeout
 
 FILES = (str(Path(redis.__file__).parent), str(redis_connection.__file__))
@@ -54,7 +54,7 @@ def test_a_key_is_begun_by_one(redis_url: str) -> None:
     assert keys.finish(b"done", done.token, 60)
 
     def check(number: int) -> None:
-        assert keys.begin(b"key %d" % number, 60, 60).entry is Entry.FIRST, number
+        assert keys.begin(b"key %d" % number, 60, 60).entry is OnceState.FIRST, number
 
     assert cut_everywhere(redis_url, lambda: keys.begin(b"done", 60, 60), check) > 10
 

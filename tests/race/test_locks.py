@@ -28,7 +28,7 @@ def _end_when_waited_for(stream: Stream, waits: int, other: Any) -> None:
     other.rollback()
 
 
-def test_r2_a_held_cursor_is_skipped_or_waited_for(stream: Stream) -> None:
+def test_a_held_cursor_is_skipped_or_waited_for(stream: Stream) -> None:
     topic, group, me, _ = claimed(stream)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SELECT * FROM ems_cursor FOR UPDATE")
@@ -68,7 +68,7 @@ def test_recovery_does_not_wait_for_an_owner_that_is_finishing(stream: Stream) -
         progress.flush(stream.session, flush_of(claim, topic, 4))
 
 
-def test_r6_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: Stream) -> None:
+def test_an_owner_that_comes_after_recovery_loses_and_keeps_nothing(stream: Stream) -> None:
     topic, group, me, claim = claimed(stream)
     lost: list[Exception] = []
 
@@ -145,15 +145,15 @@ def test_one_of_several_leads(stream: Stream) -> None:
     assert clients.try_to_lead(stream.session, "beat", "another", 30.0)
 
 
-def test_trap_1_a_tombstone_waits_for_a_producer_that_commits_just_now(stream: Stream) -> None:
+def test_a_tombstone_waits_for_a_producer_that_commits_just_now(stream: Stream) -> None:
     topic, group, me, _ = claimed(stream)
     stream.app().send("t", "next")
     rows.lose(stream.rows, 5)
     rows.set_cursor(stream.rows, 5)
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
-            f"VALUES ({topic.id}, 0, 5, '', '\"late\"', NOW(6))"
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+            f"VALUES ({topic.id}, 0, 5, UNHEX(REPEAT('05', 16)), '', '\"late\"', NOW(6))"
         )
         threading.Timer(0.3, other.commit).start()
         assert close_hole(stream.session, topic.id, group.id, 0, 0.0)

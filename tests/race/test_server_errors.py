@@ -4,10 +4,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from emsworker.core.errors import StatementRefused
+from emsworker.core.errors import Conflict, ConnectionLost, StatementRefused
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 from tests.support.proxy import Cut, Refusal, proxied
 from tests.support.refusals import ALL, AWAY, CONFLICTS, UNHEARD_OF, name_of
 from tests.support.streams import AppFactory, Stream

@@ -15,7 +15,6 @@ import pytest
 from emsworker import Ems
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from sample_app import stream, tables
 from sample_app.config import announce
 from sample_app.expected import Expected, expect
@@ -26,6 +25,7 @@ from sample_app.settings import NEW_TITLE, TITLE
 from sample_app.verify import verify, verify_summary, verify_title
 from tests.support.machine import machine_s
 from tests.support.servers import TestServers, chosen, chosen_flavors, few_flavors, fresh_database
+from tests.support.tables import migrate
 
 FLIGHTS = 400
 MALFORMED = 12

@@ -25,14 +25,16 @@ from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, InvalidName
+from emsworker.core.extension import extensions
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
-from emsworker.publish.intake import take_in
+from emsworker.publish.intake import ingest
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.grants import ALLOWANCES, ROLES, VERBS, privileges, roles_allowed, statements
+from emsworker.store.engine.grants import Grants
+from emsworker.store.engine.rights import VERBS
 from emsworker.store.groups import claims, progress
 from emsworker.store.stream import scan, staging
 from emsworker.store.topics import create_topic, get_topic, list_groups
@@ -44,6 +46,7 @@ from tests.support.waiting import until
 from tests.support.worker import kill
 from tests.web.stage import furnish
 
+GRANTS = Grants(extensions().values())
 ROLES_APP = "tests.process.apps.roles:app"
 
 
@@ -93,7 +96,7 @@ def place(shared: tuple[Stream, MakeUser]) -> Place:
 
 def test_check_finds_all_that_a_role_needs_and_names_what_is_missing(place: Place) -> None:
     as_role = place.as_role
-    for role in ROLES:
+    for role in GRANTS.roles:
         found = check(as_role(role), None, environ={}, role=role)
         rights = [one for one in found if one.name.startswith("privilege")]
         assert rights and all(one.severity is Severity.OK for one in rights), role
@@ -107,7 +110,7 @@ def test_check_finds_all_that_a_role_needs_and_names_what_is_missing(place: Plac
         assert missing in values or missing.split(" on ")[0] + " is missing" in values, (role, values)
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", GRANTS.roles)
 def test_check_is_content_with_a_user_of_any_role(place: Place, role: str) -> None:
     found = check(place.as_role(role), None, environ={})
     assert [one for one in found if one.severity is Severity.ERROR] == []
@@ -199,7 +202,7 @@ _NOBODY = (
     "CREATE TRIGGER x BEFORE INSERT ON ems_message FOR EACH ROW SET @x = 1", "SELECT body FROM ems_message INTO OUTFILE '/tmp/x'",
 )  # fmt: skip
 _NOT_AS_ADMIN = ("CREATE TABLE other (x INT)", "ALTER TABLE ems_once COMMENT 'x'", "CREATE INDEX x ON ems_once (token)")
-_ALLOWED = [(role, (one,)) for role in ROLES for one in ALLOWANCES if role in roles_allowed(one)]
+_ALLOWED = [(role, (one,)) for role in GRANTS.roles for one in GRANTS.allowances if role in GRANTS.roles_allowed(one)]
 
 
 def refused(connection: "pymysql.Connection[pymysql.cursors.Cursor]", text: str) -> bool:
@@ -215,7 +218,7 @@ def refused(connection: "pymysql.Connection[pymysql.cursors.Cursor]", text: str)
 
 
 def test_what_each_role_cannot_do(place: Place) -> None:
-    for role in ROLES:
+    for role in GRANTS.roles:
         with connect(place.as_role(role)) as user:
             for text in (*_CANNOT[role], *_NOBODY, *(() if role == "admin" else _NOT_AS_ADMIN)):
                 if "FOR UPDATE" in text and place.stream.server.flavor == "mariadb":
@@ -252,12 +255,12 @@ def _tries(
     yield f"SELECT `{readable}` FROM {table} LIMIT 0 FOR UPDATE", not locks
 
 
-@pytest.mark.parametrize(("role", "allow"), [*((role, ()) for role in ROLES), *_ALLOWED])
+@pytest.mark.parametrize(("role", "allow"), [*((role, ()) for role in GRANTS.roles), *_ALLOWED])
 def test_each_statement_on_each_table_is_refused_unless_it_is_granted(
     place: Place, role: str, allow: tuple[str, ...]
 ) -> None:
     """Every table, column and verb. The one exception: who reads on MariaDB may lock rows, and it has no right for it."""
-    tables, granted, tried = _columns(place.stream), privileges(role, allow), 0
+    tables, granted, tried = _columns(place.stream), GRANTS.privileges(role, allow), 0
     with connect(place.as_role(role, allow)) as user:
         for table, columns in tables.items():
             verbs = {verb: granted.get(table, {}).get(verb, ()) for verb in VERBS}
@@ -279,7 +282,7 @@ def test_the_page_on_security_tells_all_that_each_role_may_write() -> None:
         "| `reader` with `--allow hold`, besides | `ems_hold` | `ems_hold` | nothing |",
     ):
         assert row in table.splitlines()
-    assert all(f"| `{role}` |" in table for role in ROLES)
+    assert all(f"| `{role}` |" in table for role in GRANTS.roles)
     assert all(f"| `{role}` with `--allow {one}`, besides |" in table for role, (one,) in _ALLOWED)
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "security.md").read_text()
     assert "<!-- generated: rights -->" in page
@@ -604,7 +607,7 @@ def test_the_command_prints_them() -> None:
     more = grants("producer", "--user", "s@h", "--allow", "auto-create").output
     assert "INSERT, UPDATE ON `my_shop`.ems_topic TO 's'@'h';" in more
     assert grants("admin", "--user", "s@h").output.endswith("ON `my\\_shop`.* TO 's'@'h';\n")
-    assert json.loads(grants("admin", "--user", "s@h", "--json").output) == statements("admin", "my_shop", "s@h")
+    assert json.loads(grants("admin", "--user", "s@h", "--json").output) == GRANTS.statements("admin", "my_shop", "s@h")
     wrong = grants("reader", "--user", "s@h", "--allow", "cancel")
     assert wrong.exit_code == 2 and "that is for producer, worker" in wrong.output
 
@@ -612,9 +615,9 @@ def test_the_command_prints_them() -> None:
 @pytest.mark.parametrize("account", ["shop", "a'@h", "a@h'; DROP USER x", "a@`h`", "a b@h", "a@h\\", "@h", "a@", "é@h"])
 def test_names_that_need_quoting_are_refused(account: str) -> None:
     with pytest.raises(InvalidName, match="user@host"):
-        statements("worker", "db", account)
+        GRANTS.statements("worker", "db", account)
     with pytest.raises(InvalidName, match="database"):
-        statements("worker", account + "`", "u@h")
+        GRANTS.statements("worker", account + "`", "u@h")
 
 
 _WATCHERS = {"worker", "viewer", "reader", "operator", "admin"}
@@ -652,8 +655,8 @@ def test_each_list_works_for_whoever_may_read_it_and_others_are_told_who_may(str
     with open_plain_stream(stream.url) as made:
         furnish(made)
         made.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1')")
-        take_in(made.session, Settings(), 10)
-    for role in ROLES:
+        ingest(made.session, Settings(), 10)
+    for role in GRANTS.roles:
         url = as_role(role)
         for command, roles in _READS.items():
             done = CliRunner().invoke(cli, command.split(), env={"EMS_URL": url})

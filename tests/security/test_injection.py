@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from emsworker.admin import Admin
 from emsworker.core.codec import Decoder, decode_headers
 from emsworker.core.errors import EmsError
+from emsworker.core.flush import ResultRow, storable
 from emsworker.core.ids import encode_key, parse_uid
 from emsworker.core.selection.filters import Filter
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
 from emsworker.store.groups.progress import flush
-from emsworker.store.groups.results import ResultRow, storable
 from tests.security import nasty
 from tests.support.servers import connect
 from tests.support.streams import Stream, failed, flush_of

@@ -17,8 +17,8 @@ from emsworker import Ems
 from emsworker.admin.selection import Choice, Selection
 from emsworker.arrow.options import read_options
 from emsworker.broker.results import read_row
-from emsworker.cli.common import read_duration
 from emsworker.cli.selection import read_after
+from emsworker.console.options import read_duration
 from emsworker.core.alarms import Metric, Rule
 from emsworker.core.codec import Decoder, encode_headers
 from emsworker.core.errors import ConfigError, DecodeError, EmsError

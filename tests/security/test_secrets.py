@@ -17,9 +17,9 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.url import DatabaseUrl, redact, redact_url
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.commands import Ems, wait_for
 from tests.support.servers import TestServers, chosen_flavors, connect, fresh_database
+from tests.support.tables import migrate
 from tests.support.webhooks import receiver
 from tests.support.worker import children_of
 

@@ -358,7 +358,7 @@ def test_errors_name_what_is_wrong(stream: Stream, direct: Direct) -> None:
     assert "there is no topic 'nowhere' to read" in failure(lambda: direct.rows("nowhere"))
     stream.topic("t")
     text = failure(lambda: direct.rows(minPartitions="many", failOnDataLoss="perhaps", colour="red"))
-    assert "option minPartitions = 'many': must be a whole number above 0" in text
+    assert "option minPartitions = 'many': must be a whole number of 1 or more" in text
     assert "option failOnDataLoss = 'perhaps': must be true or false" in text
     assert "option colour = 'red': a batch read has no such option" in text
     text = failure(lambda: direct.rows(password="hunter2"))

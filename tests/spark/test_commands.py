@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from emsworker.cli.pipeline import _OF_EVERY_JOB, Pipeline
+from emsworker.spark.commands import _OF_EVERY_JOB, Pipeline
 from emsworker.spark.jobs import JOBS
 from tests.spark.archives import fill
 from tests.spark.conftest import CONF, ROOT, spark_environment

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError
 
-from emsworker import archive_files
+from emsworker.arrow import archive_files
 from emsworker.arrow.manifest import read_all_manifests, read_manifests
 from emsworker.core.errors import ConfigError
 from emsworker.spark.jobs import load

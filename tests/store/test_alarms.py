@@ -1,4 +1,4 @@
-"""A7: alarms fire once and are resolved once, and receivers are told at least once."""
+"""Alarms fire once and are resolved once, and receivers are told at least once."""
 
 import hashlib
 import hmac
@@ -20,12 +20,11 @@ from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.dead_man import PingDeadMan
 from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
 from emsworker.core.config import Settings
-from emsworker.core.errors import AlreadyExists, ConfigError, UnknownAlarm
+from emsworker.core.errors import AlreadyExists, ConfigError, DiskFull, UnknownAlarm
 from emsworker.core.model import Group, Topic
 from emsworker.local import LocalDatabase
-from emsworker.publish.intake import take_in
+from emsworker.publish.intake import ingest
 from emsworker.store.cluster import alarms
-from emsworker.store.engine.errors import DiskFull
 from emsworker.store.engine.probe import check_room
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress
@@ -67,7 +66,7 @@ def _value(stream: Stream, metric: str, **settings: Any) -> float:
     return value
 
 
-def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
+def test_what_is_measured_equals_what_was_done(stream: Stream) -> None:
     topic, group = _backlog(stream)
     stream.group(topic, "other")
     assert _value(stream, "lag") == _value(stream, "no_consumer") == 20
@@ -100,7 +99,7 @@ def test_a7_what_is_measured_equals_what_was_done(stream: Stream) -> None:
     }
 
 
-def test_a7_attempts_are_counted_by_group_and_time(stream: Stream) -> None:
+def test_attempts_are_counted_by_group_and_time(stream: Stream) -> None:
     topic = stream.topic("t")
     stream.app().send_many("t", list(range(6)))
     client = stream.client()
@@ -121,7 +120,7 @@ def test_a7_attempts_are_counted_by_group_and_time(stream: Stream) -> None:
     assert counts(5) == {"g": (7, 0, 0), "other": (7, 0, 0), "idle": (1, 0, 0)}
 
 
-def test_a7_counting_reads_a_part_of_an_index(stream: Stream) -> None:
+def test_counting_reads_a_part_of_an_index(stream: Stream) -> None:
     numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 900) SELECT"
     stream.rows(
         "INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome) "
@@ -134,7 +133,7 @@ def test_a7_counting_reads_a_part_of_an_index(stream: Stream) -> None:
     assert (row["key"], row["type"]) == ("recent", "range")
 
 
-def test_a7_an_error_rate_is_of_what_ended_meanwhile(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_rate_is_of_what_ended_meanwhile(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     topic, group = _backlog(stream)
     Admin(stream.app()).alarms.create("failing", on="error_rate", above=0.25, least=4)
     turn = _duty(stream)
@@ -149,7 +148,7 @@ def test_a7_an_error_rate_is_of_what_ended_meanwhile(stream: Stream, caplog: pyt
     assert "alarm failing resolved: error_rate of orders/billing is 15.0%" in caplog.text
 
 
-def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     topic, group = _backlog(stream)
     with receiver() as web:
         Admin(stream.app()).alarms.create("late", on="lag", above=10, topic="orders", webhook=web.url)
@@ -178,7 +177,7 @@ def test_a7_it_fires_once_and_is_resolved_once_whoever_leads(stream: Stream, cap
     assert stream.rows("SELECT * FROM ems_alarm") == []
 
 
-def test_a7_a_breach_must_last_and_the_next_leader_goes_on_counting(stream: Stream) -> None:
+def test_a_breach_must_last_and_the_next_leader_goes_on_counting(stream: Stream) -> None:
     topic, group = _backlog(stream)
     admin = Admin(stream.app())
     admin.alarms.create("late", on="lag", above=10, for_s=60)
@@ -208,7 +207,7 @@ def test_refused_rows_are_an_alarm_and_a_metric_of_the_whole_stream(stream: Stre
         turn()
         assert not any(watched.alarms for watched in admin.alarms.list())
         stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('ordres', '1'), ('', '1'), ('ordres', '{')")
-        take_in(stream.session, SETTINGS, 10)
+        ingest(stream.session, SETTINGS, 10)
         stream.rows("INSERT INTO ems_publish (topic, body) VALUES ('other', '1')")  # not looked at yet
         assert Monitoring(stream.app()).refused() == 3 and Monitoring(stream.app()).refused(2) == 2
         turn()
@@ -254,7 +253,7 @@ def test_a_full_disk_is_an_alarm_that_needs_no_room(stream: Stream, server: Loca
         assert stream.rows("SELECT rule FROM ems_alarm") == [("behind",)]
 
 
-def test_a7_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> None:
+def test_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> None:
     _backlog(stream)
     admin = Admin(stream.app())
     rule = admin.alarms.create("late", on="lag")
@@ -270,7 +269,7 @@ def test_a7_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> Non
     assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, server_now(stream.session)) is not None
 
 
-def test_a7_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:
+def test_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:
     _backlog(stream)
     admin = Admin(stream.app())
     with receiver(hangs=True) as hung, receiver() as web:
@@ -294,7 +293,7 @@ def test_a7_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:
         assert len(hung.got) == 1, "while it hangs nobody tries again"
 
 
-def test_a7_what_fails_is_tried_again_in_order_and_a_dead_beats_delivery_too(
+def test_what_fails_is_tried_again_in_order_and_a_dead_beats_delivery_too(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, group = _backlog(stream)
@@ -319,7 +318,7 @@ def test_a7_what_fails_is_tried_again_in_order_and_a_dead_beats_delivery_too(
         assert len({body["id"] for body in web.got}) == 1
 
 
-def test_a7_a_command_gets_the_alarm_if_its_program_is_allowed(
+def test_a_command_gets_the_alarm_if_its_program_is_allowed(
     stream: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _backlog(stream)
@@ -342,7 +341,7 @@ def test_a7_a_command_gets_the_alarm_if_its_program_is_allowed(
     assert "ended with 1" in str(admin.alarms.test("late", [str(program)])["command"])
 
 
-def test_a7_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: Stream) -> None:
+def test_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: Stream) -> None:
     _backlog(stream)
     admin = Admin(stream.app())
     with pytest.raises(ConfigError) as caught:
@@ -371,7 +370,7 @@ def test_a7_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: 
 SECRET = "sixteen letters!"
 
 
-def test_v9_each_kind_of_receiver_is_told_in_its_own_form(stream: Stream) -> None:
+def test_each_kind_of_receiver_is_told_in_its_own_form(stream: Stream) -> None:
     topic, group = _backlog(stream)
     admin = Admin(stream.app())
     turn = _duty(stream, Settings(url="mysql://x@y/z", alarm_secret=SECRET))
@@ -402,7 +401,7 @@ def test_v9_each_kind_of_receiver_is_told_in_its_own_form(stream: Stream) -> Non
     assert tried["labels"]["event"] == "test", "it resolves no other"
 
 
-def test_v9_alarms_are_repeated_and_silenced(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_alarms_are_repeated_and_silenced(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     topic, group = _backlog(stream)
     admin = Admin(stream.app())
     turn, other = _duty(stream), _duty(stream)
@@ -442,7 +441,7 @@ def test_v9_alarms_are_repeated_and_silenced(stream: Stream, caplog: pytest.LogC
             admin.alarms.unsilence(silence.silence_id)
 
 
-def test_v9_the_dead_mans_switch_is_pinged_while_alarms_get_through(
+def test_the_dead_mans_switch_is_pinged_while_alarms_get_through(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiver() as switch:

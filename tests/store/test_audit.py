@@ -6,8 +6,7 @@ from emsworker.admin import Admin
 from emsworker.admin.audit import Audit
 from emsworker.beat.expiry import sweep_audit
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError
-from emsworker.store.engine.errors import Conflict
+from emsworker.core.errors import Conflict, EmsError
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql
 from tests.support.streams import Stream

@@ -1,4 +1,4 @@
-"""R10: what a reader of broadcasts does at holes, log start offsets, in others' places, and after deaths."""
+"""What a reader of broadcasts does at holes, log start offsets, in others' places, and after deaths."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ def _reading(stream: Stream, app: Ems, place: str = "w/0", *, signs_off: bool = 
     """A reader's thread; what it yields is the poller's look."""
     deaths: list[BaseException] = []
     reader = BroadcastReader(
-        app.stream.database,
+        app.stream,
         app.settings,
         app.stream.decoder,
         place,
@@ -68,7 +68,7 @@ def _news(stream: Stream, **settings: Any) -> Ems:
     return stream.app(gap_timeout_s=0.05)
 
 
-def test_r10_a_reader_begins_at_the_end_and_hears_partitions_that_are_added(stream: Stream) -> None:
+def test_a_reader_begins_at_the_end_and_hears_partitions_that_are_added(stream: Stream) -> None:
     app, heard = _news(stream), Heard()
     _listen(app, heard)
     app.send("news", "before")
@@ -91,7 +91,7 @@ def _place(stream: Stream, offset: int) -> None:
     )
 
 
-def test_r10_a_reader_stops_at_a_hole_until_it_is_filled_or_closed(stream: Stream) -> None:
+def test_a_reader_stops_at_a_hole_until_it_is_filled_or_closed(stream: Stream) -> None:
     app, heard = _news(stream), Heard()
     _listen(app, heard)
     with _reading(stream, replace_gap(app, 30.0)) as look:
@@ -114,7 +114,7 @@ def replace_gap(app: Ems, seconds: float) -> Ems:
     return app
 
 
-def test_r10_retention_goes_by_age_and_whoever_is_overtaken_says_how_many_it_missed(
+def test_retention_goes_by_age_and_whoever_is_overtaken_says_how_many_it_missed(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, heard = _news(stream, retention_s=3600), Heard()
@@ -133,7 +133,7 @@ def test_r10_retention_goes_by_age_and_whoever_is_overtaken_says_how_many_it_mis
     )
 
 
-def test_r10_a_name_belongs_to_the_reader_that_took_it_last(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_belongs_to_the_reader_that_took_it_last(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     app, heard, other, others = _news(stream), Heard(), stream.app(), Heard()
     _listen(app, heard, name="cache")
     _listen(other, others, name="cache")
@@ -149,7 +149,7 @@ def test_r10_a_name_belongs_to_the_reader_that_took_it_last(stream: Stream, capl
     assert (row.reader, row.partition, row.lag, row.open) == ("cache/w/0", 0, 1 if len(others) == 2 else 0, False)
 
 
-def test_r10_deaths_at_one_message_are_counted_and_it_is_passed_over(
+def test_deaths_at_one_message_are_counted_and_it_is_passed_over(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, heard = _news(stream), Heard()
@@ -162,7 +162,7 @@ def test_r10_deaths_at_one_message_are_counted_and_it_is_passed_over(
     def start() -> None:
         """A process that dies in its first message."""
         reader = BroadcastReader(
-            app.stream.database, app.settings, app.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
+            app.stream, app.settings, app.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
         )
         reader.take_on(app, app.registry.broadcasts.values())
 
@@ -178,7 +178,7 @@ def test_r10_deaths_at_one_message_are_counted_and_it_is_passed_over(
     assert stream.value("SELECT deaths FROM ems_position") == 0, "deaths without a message are nobody's fault"
 
 
-def test_r10_filters_errors_and_hooks(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+def test_filters_errors_and_hooks(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
     app, heard = _news(stream), Heard()
     outcomes: list[tuple[str, str]] = []
     from emsworker import Middleware
@@ -199,7 +199,7 @@ def test_r10_filters_errors_and_hooks(stream: Stream, caplog: pytest.LogCaptureF
     assert stream.value("SELECT COUNT(*) FROM ems_dead") == stream.value("SELECT COUNT(*) FROM ems_retry") == 0
 
 
-def test_r10_what_a_broadcast_topic_cannot_do_is_refused(stream: Stream) -> None:
+def test_what_a_broadcast_topic_cannot_do_is_refused(stream: Stream) -> None:
     app, admin = _news(stream), Admin(stream.app())
     with pytest.raises(ConfigError, match="broadcast topic, which has no groups"):
         app.stream.catalog.group(app.stream.catalog.topic("news"), "g")
@@ -225,7 +225,7 @@ def test_r10_what_a_broadcast_topic_cannot_do_is_refused(stream: Stream) -> None
         admin.readers.list("nowhere")
 
 
-def test_r10_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream) -> None:
+def test_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream) -> None:
     app = stream.app()
     _listen(app, [])
     assert app.stream.catalog.topic("news").kind is TopicKind.BROADCAST
@@ -233,7 +233,7 @@ def test_r10_an_app_that_listens_creates_the_topic_for_broadcasts(stream: Stream
     assert other.stream.catalog.topic("orders").kind is TopicKind.CLUSTER
     _listen(other, [], topic="orders")
     reader = BroadcastReader(
-        other.stream.database, other.settings, other.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
+        other.stream, other.settings, other.stream.decoder, "w/0", print, lambda name, e: None, IsolationGate()
     )
     with pytest.raises(ConfigError, match="'orders': is a cluster topic"):
         reader.take_on(other, other.registry.broadcasts.values())

@@ -1,74 +1,29 @@
 """The contract of a broker, kept by the stream in MySQL and by the one in memory alike."""
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from emsworker import Filter, Outgoing
-from emsworker.broker.channel import Channel
+from emsworker import Filter
 from emsworker.broker.memory import MemoryBroker
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.port import Broker
-from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, FenceLost, MessageTooLarge, UnknownMessage
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import new_claim_id, parse_uid
-from emsworker.core.model import Claim, ClaimSource, Entry, Group, Isolation, Message, Order, Receipt, Topic, TopicKind
-from emsworker.core.partitioner import numbered
-from emsworker.store.groups.claims import AvailableWork, Claimant, NothingClaimed, find_work
-from emsworker.store.groups.results import ResultRow
-from emsworker.store.stream import outbox
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, OnceState, Order, TopicKind
+from emsworker.core.partitioner import partition_number
+from emsworker.store.groups.claims import NothingClaimed
+from tests.support.brokers import Place, memory_place, mysql_place
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 DELAY_S = 0.2
-
-
-@dataclass
-class Place:
-    """A broker, and what a test does with it.
-
-    Args:
-        client: registers a client.
-        pass_time: lets seconds pass by the broker's clock, and moves what is due.
-        work_of: the work that is available to a group.
-    """
-
-    broker: Broker
-    channel: Channel
-    client: Callable[[], str]
-    pass_time: Callable[[float], None]
-    work_of: Callable[[Group], AvailableWork | None]
-
-    def send(self, *bodies: Any, topic: str = "t", **options: Any) -> list[Receipt]:
-        """Send messages, as an app does."""
-        outgoing = [Outgoing(topic, body, **options) for body in bodies]
-        return self.broker.send(topic, outgoing, [one.encode(Settings()) for one in outgoing])
-
-    def group(self, name: str = "g", wanted: Filter | None = None, order: Order = Order.NONE) -> tuple[Topic, Group]:
-        """A group of the topic ``t``."""
-        topic = self.broker.topic("t")
-        return topic, self.broker.group(topic, name, wanted, order)
-
-    def claimant(self, topic: Topic, group: Group, batch: int = 100, client: str | None = None) -> Claimant:
-        """Who claims, with a new claim id."""
-        return Claimant(topic, group, client or self.client(), batch, 4 << 20, Decoder())
-
-    def take(self, topic: Topic, group: Group, batch: int = 100, partition: int = 0) -> Claim:
-        """A claim of a partition; there must be one."""
-        claim = self.channel.take_range(self.claimant(topic, group, batch), partition, wait=True)
-        assert isinstance(claim, Claim), claim
-        return claim
-
-    def retries(self, topic: Topic, group: Group) -> Claim:
-        """A claim of retries; there must be one."""
-        claim = self.channel.take_retries(self.claimant(topic, group))
-        assert isinstance(claim, Claim), claim
-        return claim
 
 
 def _bodies(messages: Sequence[Message]) -> list[Any]:
@@ -144,8 +99,8 @@ class Contract:
         place.send("low")
         place.send("high", priority=9)
         work = place.work_of(group)
-        assert work is not None and sorted(work.partitions) == [0, numbered(9, 0)]
-        assert _bodies(place.take(topic, group, partition=numbered(9, 0)).messages) == ["high"]
+        assert work is not None and sorted(work.partitions) == [0, partition_number(9, 0)]
+        assert _bodies(place.take(topic, group, partition=partition_number(9, 0)).messages) == ["high"]
 
     def test_only_the_owner_ends_a_claim(self, place: Place) -> None:
         topic, group = place.group()
@@ -317,11 +272,11 @@ class Contract:
         keys = place.broker.keys("mysql")
         assert keys is not None and place.broker.keys("paper") is None
         begun = keys.begin(b"effect", 60.0, 10.0)
-        assert begun.entry is Entry.FIRST
+        assert begun.entry is OnceState.FIRST
         keys.cancel(b"effect", begun.token)
         begun = keys.begin(b"effect", 60.0, 10.0)
-        assert begun.entry is Entry.FIRST and keys.finish(b"effect", begun.token, 60.0)
-        assert keys.begin(b"effect", 60.0, 10.0).entry is Entry.DONE
+        assert begun.entry is OnceState.FIRST and keys.finish(b"effect", begun.token, 60.0)
+        assert keys.begin(b"effect", 60.0, 10.0).entry is OnceState.DONE
 
 
 class TestMemory(Contract):
@@ -329,13 +284,7 @@ class TestMemory(Contract):
 
     @pytest.fixture
     def place(self) -> Place:
-        """A broker in memory, whose clock can be moved."""
-        memory = MemoryBroker(Settings(), lambda name: TopicKind.CLUSTER)
-
-        def work_of(group: Group) -> AvailableWork | None:
-            return memory.find_work([group.id]).work.get(group.id)
-
-        return Place(memory, memory.channel(), lambda: f"client-{uuid.uuid4().hex}", memory.advance, work_of)
+        return memory_place()
 
 
 class TestMysql(Contract):
@@ -343,21 +292,7 @@ class TestMysql(Contract):
 
     @pytest.fixture
     def place(self, stream: Stream) -> Place:
-        """The stream; its times are moved into the past."""
-        mysql = stream.app(priorities=10).stream
-
-        def pass_time(seconds: float) -> None:
-            args = {"s": seconds}
-            with stream.sql.cursor() as cursor:
-                for table in ("ems_retry", "ems_outbox"):
-                    late = "due_at = due_at - INTERVAL %(s)s SECOND WHERE due_at < '9000-01-01'"
-                    cursor.execute(f"UPDATE {table} SET {late}", args)
-            outbox.relay_due(stream.session, 100)
-
-        def work_of(group: Group) -> AvailableWork | None:
-            return find_work(stream.session, [group.id]).work.get(group.id)
-
-        return Place(mysql, mysql.channel(), stream.client, pass_time, work_of)
+        return mysql_place(stream)
 
 
 def test_both_are_brokers() -> None:

@@ -1,4 +1,4 @@
-"""Cancelled messages (T5) and purged topics (A9): never run, in any group, at no cost to readers."""
+"""Cancelled messages and purged topics: never run, in any group, at no cost to readers."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def end(stream: Stream, topic: Topic, claim: Claim) -> None:
     flush(stream.session, flush_of(claim, topic, claim.hi, finished=True, failures=gone))
 
 
-def test_t5_a_delayed_message_is_deleted(stream: Stream) -> None:
+def test_a_delayed_message_is_deleted(stream: Stream) -> None:
     app = stream.app()
     receipt = app.send("t", 1, delay="1h")
     other = app.send("t", 2, countdown=0)
@@ -42,7 +42,7 @@ def test_t5_a_delayed_message_is_deleted(stream: Stream) -> None:
     assert stream.value("SELECT uid FROM ems_message WHERE `offset` > 0").hex() == other.id.replace("-", "")
 
 
-def test_t5_a_waiting_message_runs_in_no_group(stream: Stream) -> None:
+def test_a_waiting_message_runs_in_no_group(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
     groups = [stream.group(topic, name) for name in ("a", "b")]
@@ -56,7 +56,7 @@ def test_t5_a_waiting_message_runs_in_no_group(stream: Stream) -> None:
     assert offsets(stream.take(topic, groups[1], stream.client())) == [1, 2, 5]
 
 
-def test_t5_the_body_stays_stored_and_nothing_reads_it(stream: Stream) -> None:
+def test_the_body_stays_stored_and_nothing_reads_it(stream: Stream) -> None:
     """Only the kind changes, so that it takes no right to overwrite a body; budgets of bytes do not count it."""
     app = stream.app()
     topic = stream.topic("t")
@@ -77,7 +77,7 @@ def test_t5_the_body_stays_stored_and_nothing_reads_it(stream: Stream) -> None:
     assert claim and (claim.lo, claim.hi, offsets(claim)) == (1, 3, [3])
 
 
-def test_t5_a_finished_one_stays_as_it_is(stream: Stream) -> None:
+def test_a_finished_one_stays_as_it_is(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
     group = stream.group(topic)
@@ -92,7 +92,7 @@ def test_t5_a_finished_one_stays_as_it_is(stream: Stream) -> None:
         app.cancel("x")
 
 
-def test_t5_a_task_cancels_its_calls(stream: Stream) -> None:
+def test_a_task_cancels_its_calls(stream: Stream) -> None:
     app = stream.app()
 
     @app.task(topic="t")
@@ -103,7 +103,7 @@ def test_t5_a_task_cancels_its_calls(stream: Stream) -> None:
     assert stream.rows(KINDS) == [("cancelled", 1)]
 
 
-def test_t5_retries_stop_whether_they_wait_or_are_claimed(stream: Stream) -> None:
+def test_retries_stop_whether_they_wait_or_are_claimed(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
     group = stream.group(topic)
@@ -125,7 +125,7 @@ def test_t5_retries_stop_whether_they_wait_or_are_claimed(stream: Stream) -> Non
     assert stream.value("SELECT COUNT(*) FROM ems_claim WHERE state <> 'done'") == 0
 
 
-def test_t5_a_cancelled_one_that_fails_for_good_is_no_dead_letter(stream: Stream) -> None:
+def test_a_cancelled_one_that_fails_for_good_is_no_dead_letter(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
     group = stream.group(topic)
@@ -136,7 +136,7 @@ def test_t5_a_cancelled_one_that_fails_for_good_is_no_dead_letter(stream: Stream
     assert stream.value("SELECT COUNT(*) FROM ems_dead") == 0
 
 
-def test_t5_a_race_with_the_relay_loses_nothing_and_runs_nothing(stream: Stream) -> None:
+def test_a_race_with_the_relay_loses_nothing_and_runs_nothing(stream: Stream) -> None:
     app = stream.app()
     stream.topic("t")
     receipts = app.send_many("t", range(40), countdown=0)
@@ -162,7 +162,7 @@ def fill(stream: Stream, app: Ems) -> tuple[Topic, Group]:
     return topic, group
 
 
-def test_a9_a_purge_takes_what_is_unfinished(stream: Stream) -> None:
+def test_a_purge_takes_what_is_unfinished(stream: Stream) -> None:
     app = stream.app()
     topic, group = fill(stream, app)
     admin = Admin(app)
@@ -185,13 +185,13 @@ def test_a9_a_purge_takes_what_is_unfinished(stream: Stream) -> None:
     assert stream.retries(group) == []
 
 
-def test_a9_without_a_group_everything_is_unread(stream: Stream) -> None:
+def test_without_a_group_everything_is_unread(stream: Stream) -> None:
     app = stream.app()
     app.send_many("t", range(10))
     assert Admin(app).purge_topic("t").messages == 10
 
 
-def test_a9_stale_retries_are_found(stream: Stream) -> None:
+def test_stale_retries_are_found(stream: Stream) -> None:
     app = stream.app()
     topic, group = fill(stream, app)
     admin = Admin(app)

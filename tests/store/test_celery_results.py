@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from emsworker.core.errors import InvalidName, MessageTooLarge
-from emsworker.store.celery import chords, results, schedules
-from emsworker.store.celery.chords import ChordPart
-from emsworker.store.celery.results import StoredValue, check_key
-from emsworker.store.celery.schedules import LastRun
+from emsworker.integrations.celery.store import chords, results, schedules
+from emsworker.integrations.celery.store.chords import ChordPart
+from emsworker.integrations.celery.store.results import StoredValue, check_key
+from emsworker.integrations.celery.store.schedules import LastRun
 from emsworker.store.engine.session import Session
 from tests.support.streams import Stream, in_threads
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from emsworker.beat.clock import correct_times
 from emsworker.core.config import Settings
+from emsworker.core.schedule import Declared
 from emsworker.store.cluster import clients, schedules
-from emsworker.store.cluster.schedules import Declared
 from emsworker.store.engine.schema import server_now
 from tests.support.streams import Stream
 

@@ -1,4 +1,4 @@
-"""Idempotent publishing (W9): one key, one message, whoever sends and however."""
+"""Idempotent publishing: one key, one message, whoever sends and however."""
 
 import threading
 from typing import Any
@@ -21,7 +21,7 @@ def send(app: Ems, **options: Any) -> Any:
     return app.send("t", {"n": 1}, **{"dedup_key": "k", **options})
 
 
-def test_w9_a_second_send_returns_the_first_ones_id(stream: Stream) -> None:
+def test_a_second_send_returns_the_first_ones_id(stream: Stream) -> None:
     app = stream.app()
     first = send(app)
     assert first.created
@@ -43,7 +43,7 @@ def test_w9_a_second_send_returns_the_first_ones_id(stream: Stream) -> None:
     assert stream.value(ALL) == 3
 
 
-def test_w9_one_send_of_many_with_one_key_is_kept(stream: Stream) -> None:
+def test_one_send_of_many_with_one_key_is_kept(stream: Stream) -> None:
     app = stream.app()
     receipts = app.send_many("t", range(10), dedup_key="k")
     assert [receipt.created for receipt in receipts] == [True] + [False] * 9
@@ -53,7 +53,7 @@ def test_w9_one_send_of_many_with_one_key_is_kept(stream: Stream) -> None:
     assert stream.value(ALL) == 4
 
 
-def test_w9_a_key_is_taken_while_its_message_is_not_finished(stream: Stream) -> None:
+def test_a_key_is_taken_while_its_message_is_not_finished(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
     group = stream.group(topic)
@@ -67,7 +67,7 @@ def test_w9_a_key_is_taken_while_its_message_is_not_finished(stream: Stream) -> 
     assert second.id != first.id
 
 
-def test_w9_after_the_window_and_the_end_it_is_free_and_swept(stream: Stream) -> None:
+def test_after_the_window_and_the_end_it_is_free_and_swept(stream: Stream) -> None:
     app = stream.app()
     topic = stream.topic("t")
     group = stream.group(topic)
@@ -85,7 +85,7 @@ def test_w9_after_the_window_and_the_end_it_is_free_and_swept(stream: Stream) ->
     assert send(app, dedup_key="unread").id == unread.id
 
 
-def test_w9_a_delayed_message_keeps_its_key(stream: Stream) -> None:
+def test_a_delayed_message_keeps_its_key(stream: Stream) -> None:
     app = stream.app()
     first = send(app, delay="1s", dedup_window=0)
     assert send(app).id == first.id
@@ -94,7 +94,7 @@ def test_w9_a_delayed_message_keeps_its_key(stream: Stream) -> None:
     assert stream.value(ALL) == 1
 
 
-def test_w9_of_racing_producers_one_writes(stream: Stream) -> None:
+def test_of_racing_producers_one_writes(stream: Stream) -> None:
     apps = [stream.app() for _ in range(6)]
     stream.topic("t", partitions=2)
     for round_ in range(5):
@@ -104,7 +104,7 @@ def test_w9_of_racing_producers_one_writes(stream: Stream) -> None:
     assert stream.value(ALL) == 5
 
 
-def test_w9_the_second_waits_for_the_firsts_transaction(stream: Stream) -> None:
+def test_the_second_waits_for_the_firsts_transaction(stream: Stream) -> None:
     app = stream.app()
     stream.topic("t")
     for end, created in (("rollback", True), ("commit", False)):
@@ -121,7 +121,7 @@ def test_w9_the_second_waits_for_the_firsts_transaction(stream: Stream) -> None:
     assert stream.value(ALL) == 2
 
 
-def test_w9_wrong_keys_and_windows_are_refused(stream: Stream) -> None:
+def test_wrong_keys_and_windows_are_refused(stream: Stream) -> None:
     app = stream.app()
     with pytest.raises(ConfigError, match="dedup_window = 'soon'"):
         send(app, dedup_window="soon")

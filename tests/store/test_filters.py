@@ -1,4 +1,4 @@
-"""R13: a group's filter is stored with it, and only what matches is fetched."""
+"""A group's filter is stored with it, and only what matches is fetched."""
 
 import dataclasses
 from typing import Any
@@ -42,7 +42,7 @@ _SENT: list[dict[str, Any]] = [
     ],
     ids=str,
 )
-def test_r13_only_matching_messages_are_fetched_and_the_rest_is_done(
+def test_only_matching_messages_are_fetched_and_the_rest_is_done(
     stream: Stream, wanted: Filter, offsets: list[int]
 ) -> None:
     app, topic = stream.app(), stream.topic()
@@ -64,7 +64,7 @@ def test_r13_only_matching_messages_are_fetched_and_the_rest_is_done(
 @pytest.mark.parametrize(
     "damaged", [b"\xff{", b"", b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"], ids=["text", "empty", "deep"]
 )
-def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream, damaged: bytes) -> None:
+def test_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream, damaged: bytes) -> None:
     """MySQL refuses JSON that is nested more than 100 deep, which must not fail the statement for its neighbours."""
     app, topic = stream.app(), stream.topic()
     app.send_many("t", [1, 2, 3], headers={"region": "eu"})
@@ -78,7 +78,7 @@ def test_r13_damaged_headers_match_no_filter_and_stop_nobody(stream: Stream, dam
     assert [message.offset for message in stream.take(topic, group, stream.client()).messages] == [1, 3]
 
 
-def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out(stream: Stream) -> None:
+def test_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out(stream: Stream) -> None:
     app, topic = stream.app(), stream.topic()
     for tag in ("old", "old", "new", "old"):
         app.send("t", tag, tag=tag)
@@ -92,7 +92,7 @@ def test_r13_recovery_charges_the_message_that_ran_not_one_that_was_filtered_out
     assert rest and rest.lo == 4 and rest.messages == []
 
 
-def test_r13_workers_of_a_group_must_declare_the_same_filter(stream: Stream) -> None:
+def test_workers_of_a_group_must_declare_the_same_filter(stream: Stream) -> None:
     app = stream.app()
     topic, vip = app.stream.catalog.topic("t"), Filter(tags=["vip"], headers={"region": "e u"})
     assert app.stream.catalog.group(topic, "g", vip).filter == vip, "created as declared"
@@ -112,6 +112,6 @@ def test_r13_workers_of_a_group_must_declare_the_same_filter(stream: Stream) -> 
     ("tags", "headers"),
     [("vip", {}), ([""], {}), ([1], {}), (["x" * 300], {}), ([], {"a": 1}), ([], ["a"]), ([], {"a": "y" * 4000})],
 )
-def test_r13_a_wrong_filter_is_named(tags: Any, headers: Any) -> None:
+def test_a_wrong_filter_is_named(tags: Any, headers: Any) -> None:
     with pytest.raises(ConfigError, match="filter"):
         Filter(tags, headers)

@@ -15,6 +15,7 @@ from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import claims, cursors
 from emsworker.store.inspect import monitoring, trace
 from emsworker.store.stream import broadcast, high_watermark, messages, outbox, scan, search
+from tests.support.statements import statements_of
 from tests.support.streams import Stream
 
 ROWS = 100_000
@@ -108,8 +109,8 @@ def ends(stream: Stream, hot: dict[str, Callable[[], Any]]) -> dict[str, Callabl
         "extents": lambda: monitoring.list_extents(session),
         "positions": lambda: session.rows(Statements("emsworker.store.inspect.monitoring", **OF_ALL).list_positions),
         "readers": lambda: broadcast.list_positions(session, None),
-        "extent": lambda: session.rows(Statements("emsworker.store.topics").get_extent, where),
-        "unfinished": lambda: session.rows(Statements("emsworker.store.groups.cancel").find_unfinished_from, where),
+        "extent": lambda: session.rows(statements_of("topics").get_extent, where),
+        "unfinished": lambda: session.rows(statements_of("cancel").find_unfinished_from, where),
     }
 
 
@@ -129,7 +130,7 @@ def test_flat_cost_of_where_a_partition_ends(stream: Stream, ends: dict[str, Cal
 
 def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[[], Any]]) -> None:
     stream.rows("ANALYZE TABLE ems_message, ems_claim, ems_retry")
-    sql = Statements("emsworker.store.groups.claims")
+    sql = statements_of("claims")
     args: dict[str, Any] = {"group_ids": [1, 2], "group_id": 2, "topic_id": 1, "partition": 0, "batch": BATCH}
     args |= {"batch_bytes": 1 << 20, "client_id": "c", "claim_id": 7}
     stream.session.send("SET @ems_lo = 50000, @ems_p = 0, @ems_isolation = 0, @ems_old = 1")
@@ -137,7 +138,7 @@ def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[
         "find_work": sql.find_work,
         "find_range": sql.find_range.replace("INTO @ems_hi", ""),
         "take_due_retries": sql.take_due_retries,
-        "find_lost": Statements("emsworker.store.groups.recovery").find_lost,
+        "find_lost": statements_of("recovery").find_lost,
     }
     grown = {"ems_message", "m", "ems_retry", "r", "c"}  # r is a derived table in one place, c a cursor in another
     for name, statement in statements.items():

@@ -3,7 +3,8 @@
 import pymysql.err
 import pytest
 
-from emsworker.store.engine.errors import ConnectionLost, translate
+from emsworker.core.errors import ConnectionLost
+from emsworker.store.engine.errors import translate
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from sqlalchemy.orm import Session as OrmSession
 from emsworker import Ems
 from emsworker.beat.relay import Relay
 from emsworker.beat.schedules import fire_schedules
+from emsworker.core.broadcast import NamedReader
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, TopicDeleted, TopicInUse, UnknownGroup, UnknownTopic
 from emsworker.core.limits import Limit
 from emsworker.core.model import Topic
+from emsworker.core.schedule import Declared
 from emsworker.store import topics
 from emsworker.store.cluster import schedules
-from emsworker.store.cluster.schedules import Declared
 from emsworker.store.groups import limits
 from emsworker.store.stream import broadcast, messages
-from emsworker.store.stream.broadcast import NamedReader
 from tests.support.machine import machine_s
 from tests.support.servers import connect
 from tests.support.streams import Stream

@@ -1,4 +1,4 @@
-"""Promise 6 for readers in bulk: what is noted as whole is whole, whoever publishes, deletes or holds locks meanwhile."""
+"""Readers in bulk: what is noted as whole is whole, whoever publishes, deletes or holds locks meanwhile."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,8 @@ from tests.support.streams import Stream
 def insert(stream: Stream, topic: Topic, *offsets: int) -> None:
     for offset in offsets:
         stream.rows(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) VALUES (%s, 0, %s, '', '1', NOW(6))",
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+            "VALUES (%s, 0, %s, UNHEX(REPLACE(UUID(), '-', '')), '', '1', NOW(6))",
             topic.id,
             offset,
         )

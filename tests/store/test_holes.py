@@ -1,4 +1,4 @@
-"""Trap 1: an offset that is taken before its row commits is waited for, closed by a tombstone, and never lost."""
+"""An offset that is taken before its row commits is waited for, closed by a tombstone, and never lost."""
 
 import itertools
 import random
@@ -112,7 +112,7 @@ def stop(made: list[Reader]) -> None:
         reader.join(10)
 
 
-def test_trap_1_none_of_10000_is_lost_with_random_delays(stream: Stream, redis_url: str) -> None:
+def test_none_of_10000_is_lost_with_random_delays(stream: Stream, redis_url: str) -> None:
     topic = stream.topic()
     reading = readers(stream, topic, gap_s=0.02)  # far shorter than the delays: late producers meet tombstones
     placed: list[int] = []
@@ -142,7 +142,7 @@ def test_trap_1_none_of_10000_is_lost_with_random_delays(stream: Stream, redis_u
     assert stream.value(TOMBSTONES) > 0 and sum(placed) > 200, "a producer came too late"
 
 
-def test_trap_1_a_dead_producer_leaves_one_tombstone_and_no_long_stall(stream: Stream, redis_url: str) -> None:
+def test_a_dead_producer_leaves_one_tombstone_and_no_long_stall(stream: Stream, redis_url: str) -> None:
     topic = stream.topic()
     group = stream.group(topic)
     dying, seam = seamed(stream, redis_url, iter([None]))
@@ -170,7 +170,7 @@ def _age_s(stream: Stream) -> float:
     )
 
 
-def test_trap_1_a_late_producer_allocates_anew(stream: Stream, redis_url: str) -> None:
+def test_a_late_producer_allocates_anew(stream: Stream, redis_url: str) -> None:
     topic = stream.topic()
     group = stream.group(topic)
     late, seam = seamed(stream, redis_url, iter([0.0, 0.0, 0.0]))
@@ -190,7 +190,7 @@ def test_trap_1_a_late_producer_allocates_anew(stream: Stream, redis_url: str) -
     assert [message.body for message in stream.take(topic, group, stream.client()).messages] == ["quick", "late"]
 
 
-def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
+def test_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
     app = stream.app()
     app.send_many("t", range(10))
     rows.lose(stream.rows, 1, 5, 6)
@@ -213,7 +213,7 @@ def test_trap_1_a_claim_stops_at_a_hole(stream: Stream, redis_url: str) -> None:
     assert not close_hole(stream.session, topic.id, group.id, 0, 0.0), "at the end there is no hole"
 
 
-def test_trap_1_another_groups_hole_is_closed_for_all(stream: Stream) -> None:
+def test_another_groups_hole_is_closed_for_all(stream: Stream) -> None:
     app = stream.app()
     app.send_many("t", range(3))
     rows.lose(stream.rows, 1)

@@ -1,4 +1,4 @@
-"""R22: permits and slots, as many clients ask for them at once."""
+"""Permits and slots, as many clients ask for them at once."""
 
 import time
 
@@ -103,10 +103,10 @@ def test_what_an_app_declares_holds_only_if_nothing_else_was_set(
     app.task(name="limited", topic="t", group="g", max_running=3)(lambda: None)
     (route,) = app.registry.routes.values()
     group = stream.group(stream.topic("t"))
-    declare_limit(app.stream.database, group, route)
+    declare_limit(app.stream, group, route)
     assert limits.get_limit(stream.session, group.id) == Limit(max_running=3) and not caplog.messages
     limits.set_limit(stream.session, group.id, Limit())
-    declare_limit(app.stream.database, group, route)
+    declare_limit(app.stream, group, route)
     assert caplog.messages == [
         "t/g declares max-running 3, but no limit was set before and holds; `ems groups limit t g` changes it"
     ]

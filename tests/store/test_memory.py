@@ -1,4 +1,4 @@
-"""T6: an app in memory whose transactional handlers work on a real database."""
+"""An app in memory whose transactional handlers work on a real database."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from emsworker import Ems
 from tests.support.streams import Stream
 
 
-def test_t6_a_handlers_sql_and_messages_are_kept_together_or_not_at_all(stream: Stream) -> None:
+def test_a_handlers_sql_and_messages_are_kept_together_or_not_at_all(stream: Stream) -> None:
     app = Ems("memory")
     stream.rows("CREATE TABLE orders (id INT PRIMARY KEY)")
 

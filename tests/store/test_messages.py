@@ -1,4 +1,4 @@
-"""Looking at messages (A4): by id, place, key, tag, time and body; paged, bounded and read-only."""
+"""Looking at messages: by id, place, key, tag, time and body; paged, bounded and read-only."""
 
 import json
 from collections.abc import Callable
@@ -68,7 +68,7 @@ SELECTIONS: list[tuple[Selection, Callable[[int], bool]]] = [
 ]  # fmt: skip
 
 
-def test_a4_what_is_selected(messages: Messages) -> None:
+def test_what_is_selected(messages: Messages) -> None:
     for chosen, wanted in SELECTIONS:
         page = messages.list("t", chosen, limit=100)
         assert numbers(page) == [n for n in range(COUNT) if wanted(n)], chosen
@@ -77,7 +77,7 @@ def test_a4_what_is_selected(messages: Messages) -> None:
         assert [m.place for m in backwards.messages] == [m.place for m in page.messages][::-1], chosen
 
 
-def test_a4_pages_join_without_gap_or_overlap(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_join_without_gap_or_overlap(messages: Messages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emsworker.admin.messages.STEP", 7)
     for newest in (False, True):
         for options in (
@@ -107,7 +107,7 @@ def test_a_page_ends_in_time_between_the_bodies_of_a_step(messages: Messages, mo
         assert (after, looked_at, len(set(found))) == (None, COUNT, COUNT) and sorted(found, reverse=newest) == found
 
 
-def test_a4_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Messages) -> None:
+def test_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Messages) -> None:
     one = messages.list("t", Selection(start="7", end="7", partition=0)).messages[0]
     assert messages.list("t", Selection(where=f"id = '{one.id}' and body.n = 12")).looked_at == 1
     assert messages.list("t", Selection(where=f"id = '{one.id}' and partition = 1")).looked_at == 0
@@ -125,7 +125,7 @@ def test_a4_indexes_are_used_and_the_rest_is_bounded(sent: Stream, messages: Mes
         assert [(row["table"], row["type"], row["key"]) for row in plan] == [("ems_message", "range", "PRIMARY")]
 
 
-def test_a4_a_look_changes_nothing(sent: Stream, messages: Messages) -> None:
+def test_a_look_changes_nothing(sent: Stream, messages: Messages) -> None:
     group = sent.group(Admin(sent.app()).topic("t"))
     tables = ("ems_message", "ems_cursor", "ems_claim", "ems_retry", "ems_partition")
     before = [sent.rows(f"SELECT * FROM {table}") for table in tables]
@@ -135,7 +135,7 @@ def test_a4_a_look_changes_nothing(sent: Stream, messages: Messages) -> None:
     assert [sent.rows(f"SELECT * FROM {table}") for table in tables] == before
 
 
-def test_a4_peek_shows_what_a_group_would_claim_next(sent: Stream, messages: Messages) -> None:
+def test_peek_shows_what_a_group_would_claim_next(sent: Stream, messages: Messages) -> None:
     topic = Admin(sent.app()).topic("t")
     group = sent.group(topic, filter=Filter(tags=["t1", "t3"]))
     assert [m.body["n"] for m in messages.peek("t", "g", limit=2).messages] == [10, 12, 11, 13]
@@ -143,7 +143,7 @@ def test_a4_peek_shows_what_a_group_would_claim_next(sent: Stream, messages: Mes
     assert [m.body["n"] for m in messages.peek("t", "g", limit=2).messages] == [30, 32, 11, 13]
 
 
-def test_a4_get_and_contains(sent: Stream, messages: Messages) -> None:
+def test_get_and_contains(sent: Stream, messages: Messages) -> None:
     app = sent.app()
     first = messages.get("t/1/3")[0]
     assert (first.body["n"], first.key, first.tag, first.headers["odd"]) == (5, "k0", "t0", "1")
@@ -164,7 +164,7 @@ def test_a4_get_and_contains(sent: Stream, messages: Messages) -> None:
             messages.get(wrong)
 
 
-def test_a4_what_cannot_be_read_is_counted_and_shown(sent: Stream, messages: Messages) -> None:
+def test_what_cannot_be_read_is_counted_and_shown(sent: Stream, messages: Messages) -> None:
     sent.rows("UPDATE ems_message SET body = '{' WHERE `partition` = 0 AND `offset` = 2")
     sent.rows("UPDATE ems_message SET headers = 'x' WHERE `partition` = 0 AND `offset` = 3")
     page = messages.list("t", Selection(where="body.n >= 0 or tag = 't0'"), limit=100)
@@ -174,7 +174,7 @@ def test_a4_what_cannot_be_read_is_counted_and_shown(sent: Stream, messages: Mes
     assert len(problems) == 2
 
 
-def test_a4_wrong_selections(messages: Messages) -> None:
+def test_wrong_selections(messages: Messages) -> None:
     with pytest.raises(UnknownTopic):
         messages.list("nix")
     with pytest.raises(ConfigError, match="partition = 9"):

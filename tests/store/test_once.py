@@ -1,4 +1,4 @@
-"""R17: effects that happen once, though their messages come again."""
+"""Effects that happen once, though their messages come again."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def guarded(request: pytest.FixtureRequest, stream: Stream) -> Iterator[tuple[Em
     yield stream.app(redis_url=redis_url), request.param
 
 
-def test_r17_one_effect_of_three_deliveries(guarded: tuple[Ems, str]) -> None:
+def test_one_effect_of_three_deliveries(guarded: tuple[Ems, str]) -> None:
     app, backend = guarded
     effects = []
     for delivery in range(3):
@@ -31,7 +31,7 @@ def test_r17_one_effect_of_three_deliveries(guarded: tuple[Ems, str]) -> None:
         assert first and not first.uncertain
 
 
-def test_r17_an_effect_that_fails_is_tried_again(guarded: tuple[Ems, str]) -> None:
+def test_an_effect_that_fails_is_tried_again(guarded: tuple[Ems, str]) -> None:
     app, backend = guarded
     with pytest.raises(ZeroDivisionError), app.once("k", backend=backend) as first:
         assert first
@@ -40,7 +40,7 @@ def test_r17_an_effect_that_fails_is_tried_again(guarded: tuple[Ems, str]) -> No
         assert first and not first.uncertain
 
 
-def test_r17_of_many_at_once_one_does_it_and_the_others_come_again(guarded: tuple[Ems, str]) -> None:
+def test_of_many_at_once_one_does_it_and_the_others_come_again(guarded: tuple[Ems, str]) -> None:
     app, backend = guarded
     effects: list[int] = []
     all_tried = threading.Barrier(4)
@@ -64,7 +64,7 @@ def test_r17_of_many_at_once_one_does_it_and_the_others_come_again(guarded: tupl
         assert not first
 
 
-def test_r17_a_short_attempt_is_waited_for(guarded: tuple[Ems, str]) -> None:
+def test_a_short_attempt_is_waited_for(guarded: tuple[Ems, str]) -> None:
     app, backend = guarded
     inside, answers = threading.Event(), []
 
@@ -85,7 +85,7 @@ def test_r17_a_short_attempt_is_waited_for(guarded: tuple[Ems, str]) -> None:
 
 
 @pytest.mark.parametrize(("policy", "again"), [("repeat", True), ("skip", False)])
-def test_r17_one_that_died_in_its_middle_is_uncertain(guarded: tuple[Ems, str], policy: str, again: bool) -> None:
+def test_one_that_died_in_its_middle_is_uncertain(guarded: tuple[Ems, str], policy: str, again: bool) -> None:
     app, backend = guarded
     dead = app.once("k", backend=backend, running_s=0.3)
     assert dead.__enter__()  # and never comes back
@@ -105,7 +105,7 @@ def test_r17_one_that_died_in_its_middle_is_uncertain(guarded: tuple[Ems, str], 
         assert not first
 
 
-def test_r17_a_key_is_part_of_the_transaction(stream: Stream) -> None:
+def test_a_key_is_part_of_the_transaction(stream: Stream) -> None:
     stream.rows("CREATE TABLE effect (n INT) ENGINE=InnoDB")
     for commits in (False, True, True, True):
         connection = stream.other()
@@ -120,7 +120,7 @@ def test_r17_a_key_is_part_of_the_transaction(stream: Stream) -> None:
     assert stream.value("SELECT COUNT(*) FROM effect") == 1
 
 
-def test_r17_a_second_transaction_waits_for_the_first_and_sees_its_end(stream: Stream) -> None:
+def test_a_second_transaction_waits_for_the_first_and_sees_its_end(stream: Stream) -> None:
     holder = stream.other()
     assert once(Transaction(holder), "k")
     answers: list[bool] = []
@@ -139,7 +139,7 @@ def test_r17_a_second_transaction_waits_for_the_first_and_sees_its_end(stream: S
     holder.close()
 
 
-def test_r17_keys_are_swept_in_bounded_chunks(stream: Stream) -> None:
+def test_keys_are_swept_in_bounded_chunks(stream: Stream) -> None:
     for number in range(5):
         store.begin(stream.session, b"old%d" % number, 0.0, 0.0)
     assert store.begin(stream.session, b"new", 100.0, 1.0).entry == "first"
@@ -147,7 +147,7 @@ def test_r17_keys_are_swept_in_bounded_chunks(stream: Stream) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_once") == 1
 
 
-def test_r17_wrong_use_is_named(stream: Stream) -> None:
+def test_wrong_use_is_named(stream: Stream) -> None:
     app = stream.app()
     with pytest.raises(ConfigError, match="redis_url"):
         app.once("k", backend="redis")
@@ -157,7 +157,7 @@ def test_r17_wrong_use_is_named(stream: Stream) -> None:
         app.once("k" * 256)
 
 
-def test_r17_in_memory_too() -> None:
+def test_in_memory_too() -> None:
     app = Ems("memory")
     effects: list[str] = []
 

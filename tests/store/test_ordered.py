@@ -1,4 +1,4 @@
-"""R11: groups that run in order, as the store sees them."""
+"""Groups that run in order, as the store sees them."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.model import Claim, ClaimSource, Group, Order, Topic
+from emsworker.core.work import AvailableWork, NothingClaimed
 from emsworker.store.groups import cancel, claims, ordered, progress
-from emsworker.store.groups.claims import AvailableWork, NothingClaimed
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 

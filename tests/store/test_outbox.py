@@ -1,4 +1,4 @@
-"""Publishing inside a transaction (W7): with the commit exactly once, without it never, and nobody waits for it."""
+"""Publishing inside a transaction: with the commit exactly once, without it never, and nobody waits for it."""
 
 import contextlib
 import os
@@ -18,10 +18,9 @@ from sqlalchemy.orm import Session as OrmSession
 from emsworker import Ems, Middleware, Receipt
 from emsworker.beat.relay import Relay
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, StoreUnavailable, TransactionEnded, TransactionRolledBack
+from emsworker.core.errors import ConfigError, ConnectionLost, StoreUnavailable, TransactionEnded, TransactionRolledBack
 from emsworker.core.url import DatabaseUrl
 from emsworker.publish.outgoing import Outgoing
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.stream import outbox
@@ -70,7 +69,7 @@ def order(app: Ems, stream: Stream, number: int, *, good: bool) -> None:
             raise RuntimeError("no")
 
 
-def test_w7_a_commit_sends_exactly_one_and_a_rollback_none(stream: Stream) -> None:
+def test_a_commit_sends_exactly_one_and_a_rollback_none(stream: Stream) -> None:
     told: list[str] = []
 
     class Watch(Middleware):
@@ -92,7 +91,7 @@ def test_w7_a_commit_sends_exactly_one_and_a_rollback_none(stream: Stream) -> No
     assert stream.rows("SELECT n FROM orders ORDER BY n") == [(1,), (3,)]
 
 
-def test_w7_messages_of_a_transaction_keep_their_order(stream: Stream) -> None:
+def test_messages_of_a_transaction_keep_their_order(stream: Stream) -> None:
     app = stream.app()
     with app.transaction() as tx:
         for number in range(20):
@@ -156,7 +155,7 @@ def with_orm(stream: Stream, app: Ems, number: int) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("begin", [with_pymysql, with_sqlalchemy, with_orm])
-def test_w7_on_a_connection_of_the_callers(stream: Stream, begin: Callable[..., Callable[[str], None]]) -> None:
+def test_on_a_connection_of_the_callers(stream: Stream, begin: Callable[..., Callable[[str], None]]) -> None:
     app = stream.app()
     stream.topic("t")
     begin(stream, app, 1)("rollback")
@@ -168,13 +167,13 @@ def test_w7_on_a_connection_of_the_callers(stream: Stream, begin: Callable[..., 
 
 
 @pytest.mark.parametrize("what", [object(), sqlalchemy.create_engine("sqlite://").connect()])
-def test_w7_what_is_no_connection_to_mysql_is_refused(stream: Stream, what: Any) -> None:
+def test_what_is_no_connection_to_mysql_is_refused(stream: Stream, what: Any) -> None:
     with pytest.raises(ConfigError, match=r"transaction = a .*: give the object of"):
         stream.app().send("t", 1, transaction=what)
     assert stream.value(LATE) == 0
 
 
-def test_w7_it_is_visible_soon_after_a_foreign_commit_by_the_beat_alone(stream: Stream) -> None:
+def test_it_is_visible_soon_after_a_foreign_commit_by_the_beat_alone(stream: Stream) -> None:
     """Counted in looks of the relay: those in the middle of one at the commit may miss it, the next one moves it."""
     app = stream.app()
     stream.topic("t")
@@ -193,7 +192,7 @@ def test_w7_it_is_visible_soon_after_a_foreign_commit_by_the_beat_alone(stream: 
 
 
 @pytest.mark.timeout(180)
-def test_w7_a_transaction_held_open_blocks_neither_producers_nor_the_relay(stream: Stream) -> None:
+def test_a_transaction_held_open_blocks_neither_producers_nor_the_relay(stream: Stream) -> None:
     seconds = 60 if os.environ.get("EMS_TEST_LONG") == "1" else 3
     app = stream.app()
     stream.topic("t")
@@ -233,7 +232,7 @@ class LosesCommit(Session):
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_w7_a_lost_answer_to_commit_is_looked_up(stream: Stream, arrives: bool) -> None:
+def test_a_lost_answer_to_commit_is_looked_up(stream: Stream, arrives: bool) -> None:
     app = stream.app()
     session = LosesCommit(stream.session._url, stream.session._nodes)
     session.arrives = arrives
@@ -247,7 +246,7 @@ def test_w7_a_lost_answer_to_commit_is_looked_up(stream: Stream, arrives: bool) 
     assert stream.value(LATE) + stream.value(READ) == arrives
 
 
-def test_w8_delays_have_names(stream: Stream) -> None:
+def test_delays_have_names(stream: Stream) -> None:
     app = stream.app()
     levels = [
         "1s",
@@ -382,7 +381,7 @@ def test_without_a_server_a_transaction_is_store_unavailable(stream: Stream) -> 
         raise AssertionError("there is none")
 
 
-def test_w7_the_mover_outlives_what_nobody_has_foreseen(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mover_outlives_what_nobody_has_foreseen(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a program of the user's nothing starts it again."""
     good = outbox.relay_due
     calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""Delayed messages (T1, W8): never early, moved once, whoever dies."""
+"""Delayed messages: never early, moved once, whoever dies."""
 
 import contextlib
 import threading
@@ -7,11 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pymysql.constants import COMMAND
 
-from emsworker.core.errors import ConfigError, MessageTooLarge
+from emsworker.core.errors import ConfigError, ConnectionLost, MessageTooLarge
 from emsworker.core.ids import parse_uid
+from emsworker.core.schedule import Declared
 from emsworker.store.cluster import schedules
-from emsworker.store.cluster.schedules import Declared
-from emsworker.store.engine.errors import ConnectionLost
 from emsworker.store.engine.session import Result, Session
 from emsworker.store.groups import claims
 from emsworker.store.stream import outbox
@@ -24,10 +23,10 @@ READ = "SELECT COUNT(*) FROM ems_message WHERE `offset` > 0"
 
 def relay(stream: Stream, session: Session | None = None, limit: int = 100) -> int:
     session = session or stream.session
-    return sum(outbox.relay(session, due, limit) for due in outbox.find_due(session).due if due.seconds <= 0)
+    return sum(outbox.relay(session, due, limit).count for due in outbox.find_due(session).due if due.seconds <= 0)
 
 
-def test_t1_a_delayed_message_is_never_early(stream: Stream) -> None:
+def test_a_delayed_message_is_never_early(stream: Stream) -> None:
     app = stream.app()
     receipt = app.send("t", {"n": 1}, key="k", tag="x", headers={"a": "b"}, countdown=0.4)
     assert (receipt.partition, receipt.offset) == (None, None)
@@ -42,7 +41,7 @@ def test_t1_a_delayed_message_is_never_early(stream: Stream) -> None:
     assert stream.value(LATE) == 0
 
 
-def test_w8_a_look_for_work_tells_when_the_next_message_or_schedule_is_due(stream: Stream) -> None:
+def test_a_look_for_work_tells_when_the_next_message_or_schedule_is_due(stream: Stream) -> None:
     app = stream.app()
     topic, other = stream.topic("t"), stream.topic("other")
     group = stream.group(topic, "g")
@@ -57,7 +56,7 @@ def test_w8_a_look_for_work_tells_when_the_next_message_or_schedule_is_due(strea
     assert due_s is not None and 0 < due_s <= 120
 
 
-def test_t1_eta_is_a_time_in_utc_or_in_its_own_zone(stream: Stream) -> None:
+def test_eta_is_a_time_in_utc_or_in_its_own_zone(stream: Stream) -> None:
     app = stream.app()
     past = datetime.now(UTC) - timedelta(minutes=1)
     app.send("t", 1, eta=past)
@@ -71,7 +70,7 @@ def test_t1_eta_is_a_time_in_utc_or_in_its_own_zone(stream: Stream) -> None:
     assert (stream.value(READ), stream.value(LATE)) == (2, 1)
 
 
-def test_w8_a_relay_that_stands_by_moves_only_what_is_late(stream: Stream) -> None:
+def test_a_relay_that_stands_by_moves_only_what_is_late(stream: Stream) -> None:
     app = stream.app()
     stream.topic("t")
     app.send("t", 1, eta=datetime.now(UTC) - timedelta(minutes=1))
@@ -83,7 +82,7 @@ def test_w8_a_relay_that_stands_by_moves_only_what_is_late(stream: Stream) -> No
     assert outbox.relay_due(stream.session, 100).topic_ids and stream.value(LATE) == 0
 
 
-def test_w8_the_same_uid_is_read_once(stream: Stream) -> None:
+def test_the_same_uid_is_read_once(stream: Stream) -> None:
     app = stream.app()
     uid = "0190d6a4-5f2b-7c3e-8d1a-2b3c4d5e6f70"
     app.send("t", 1, uid=uid, countdown=0)
@@ -95,7 +94,7 @@ def test_w8_the_same_uid_is_read_once(stream: Stream) -> None:
     assert stream.value(READ) == 2
 
 
-def test_w8_relays_at_once_share_the_work(stream: Stream) -> None:
+def test_relays_at_once_share_the_work(stream: Stream) -> None:
     app = stream.app()
     stream.topic("t", partitions=3)
     for number in range(200):
@@ -140,7 +139,7 @@ class Dying(Session):
         raise ConnectionLost("died")
 
 
-def test_w8_a_relay_that_dies_loses_and_doubles_nothing(stream: Stream) -> None:
+def test_a_relay_that_dies_loses_and_doubles_nothing(stream: Stream) -> None:
     app = stream.app()
     for number in range(60):
         app.send("t", number, countdown=0)

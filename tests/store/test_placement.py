@@ -214,7 +214,7 @@ def _accept(app: Ems, server: str, topic: str, messages: list[NewMessage]) -> No
 def _waiting(several: Several, name: str, topic: str) -> list[NewMessage]:
     database = several.database(name)
     found = database.call(lambda session: get_topic(session, topic))
-    return [] if found is None else database.call(lambda session: forwards.read(session, found.id, 10))
+    return [] if found is None else database.call(lambda session: forwards.read(session, found.id, 10, 1 << 20))
 
 
 def test_a_connection_of_the_caller_is_asked_where_it_is(
@@ -255,7 +255,7 @@ def test_a_dedup_key_that_was_used_before_a_move_is_still_taken(several: Several
     _move(app, "parcels", "orders")
     again = app.send("parcels", 2, dedup_key="a")
     assert (again.id, again.created) == (first.id, False)
-    app.live_on("orders")  # as a worker's child; one server has all the databases, so a connection is on any
+    app.bind_to_server("orders")  # as a worker's child; one server has all the databases, so a connection is on any
     with app.transaction() as tx:
         within = tx.send("parcels", 3, dedup_key="a")
         other = tx.send("parcels", 4, dedup_key="b")
@@ -318,7 +318,7 @@ def test_what_was_sent_elsewhere_is_known_when_a_topic_is_back(several: Several,
             _move(app, "parcels", server)
         fresh = Ems(url=several.url, servers=several.setting(orders="orders.*"))
         for sender in (fresh, late, app):
-            sender.live_on(server)
+            sender.bind_to_server(server)
             for before, receipt in enumerate(sent):
                 key = f"k{before}"
                 again = [sender.send("parcels", 99, dedup_key=key), sender.send("parcels", 99, uid=receipt.id)]

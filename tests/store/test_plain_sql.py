@@ -1,4 +1,4 @@
-"""Publishing by plain SQL (I4): a client that is not Python, a trigger and a procedure; a bad row stops no other one."""
+"""Publishing by plain SQL: a client that is not Python, a trigger and a procedure; a bad row stops no other one."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ BAD = {
     "there is no topic 'none'": "(topic, body) VALUES ('none', '1')",
     "body = '{' is not JSON": "(topic, body) VALUES ('t', '{')",
     "NaN is no number": "(topic, body) VALUES ('t', '[NaN]')",
-    "over the limit of topic 't', 1000 bytes": "(topic, body) VALUES ('t', CONCAT('\"', REPEAT('x', 1000), '\"'))",
+    "over the limit of topic 't', 1000 bytes": "(topic, body) VALUES ('t', CONCAT('\"', REPEAT('x', 1001), '\"'))",
     "-1.0 is out of range": "(topic, body, delay_s) VALUES ('t', '1', -1)",
     "does not tell priorities apart": "(topic, body, priority) VALUES ('t', '1', 5)",
     "priority 77 is not valid": "(topic, body, priority) VALUES ('levels', '1', 77)",
@@ -147,3 +147,30 @@ def test_refused_rows_are_deleted_after_a_while(stream: Stream, caplog: pytest.L
     )
     sweep_refused(stream.session, Settings(refused_keep_s=0.001))
     assert stream.value(left) == 1, "what waits is no refused row"
+
+
+def test_refused_rows_are_limited_by_number_and_bytes(stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    stream.rows(
+        "INSERT INTO ems_publish (topic, body, refused_at) VALUES ('nix', REPEAT('x', 3000), NULL), "
+        + ", ".join(f"('nix', REPEAT('x', 1000), NOW(6) - INTERVAL {10 - n} HOUR)" for n in range(10))
+    )
+    kept = "SELECT COUNT(*) FROM ems_publish WHERE refused_at IS NOT NULL"
+    sweep_refused(stream.session, Settings())
+    assert stream.value(kept) == 10
+    sweep_refused(stream.session, Settings(refused_keep_rows=8))
+    assert stream.value(kept) == 8 and "deleted the oldest 2 rows" in caplog.text
+    sweep_refused(stream.session, Settings(refused_keep_bytes=3500))
+    assert stream.value(kept) == 3
+    assert stream.value("SELECT MIN(refused_at) > NOW(6) - INTERVAL 4 HOUR FROM ems_publish") == 1, "the newest"
+    sweep_refused(stream.session, Settings(refused_keep_bytes=1))
+    assert stream.rows("SELECT LENGTH(body) FROM ems_publish") == [(3000,)], "what waits is no refused row"
+
+
+def test_very_many_refused_rows_go_in_small_transactions(stream: Stream) -> None:
+    stream.rows("INSERT INTO ems_publish (topic, body, refused_at) VALUES ('nix', '1', NOW(6))")
+    for _ in range(8):
+        stream.rows("INSERT INTO ems_publish (topic, body, refused_at) SELECT topic, body, refused_at FROM ems_publish")
+    settings = Settings(refused_keep_rows=10)
+    pauses = [sweep_refused(stream.session, settings) for _ in range(3)]
+    assert pauses[:2] == [0.0, 0.0] and pauses[2] > 0, "256 rows, a hundred at a time"
+    assert stream.value("SELECT COUNT(*) FROM ems_publish") == 10

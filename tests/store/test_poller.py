@@ -13,15 +13,18 @@ import pytest
 import redis
 
 from emsworker import Ems
+from emsworker.consume import poll_timing
 from emsworker.consume import poller as module
 from emsworker.consume.hints import Hint
 from emsworker.consume.listener import Listener
+from emsworker.consume.poll_timing import PollTiming
 from emsworker.consume.poller import Poller
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
+from emsworker.core.work import PollAnswer
 from emsworker.local import Redis
 from emsworker.publish import notifier as notifier_module
 from emsworker.publish import redis_connection as connection
@@ -31,7 +34,6 @@ from emsworker.store import topics
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import limits
-from emsworker.store.groups.claims import PollAnswer
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
@@ -114,12 +116,12 @@ def test_a_relieved_poller_looks_seldom_while_it_is_asked_and_no_group_is_left_o
     free, other = stream.group(topic, "free"), stream.group(topic, "other")
     with polling(stream, free, other) as poller:
         poller.relieve(lambda: None)
-        poller._interval = PollInterval(0.005, 1.0)
+        poller._timing.interval = PollInterval(0.005, 1.0)
         poller._idle, later = 1, ticks() + 3600
         assert poller._next_look(later) == later + 1, "nobody looks instead"
         poller.wanted()
         assert poller._next_look(later) == later + 5
-        monkeypatch.setattr(module, "_SOON_S", 0.0)
+        monkeypatch.setattr(module, "SOON_S", 0.0)
         assert poller._next_look(later) == later + 1, "whoever looked has not asked for long"
         monkeypatch.undo()
         topics.change_group(stream.session, replace(other, paused=True))
@@ -132,10 +134,10 @@ def test_polls_are_rare_while_redis_tells_of_everything(
     stream: Stream, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with polling(stream, stream.group(topic)) as poller:
-        poller._settings = replace(SELDOM, poll_min_s=0.002)
-        poller._interval, poller._idle = PollInterval(0.002, 60.0), 1
+        poller._timing = PollTiming(replace(SELDOM, poll_min_s=0.002))
+        poller._timing.interval, poller._idle = PollInterval(0.002, 60.0), 1
         poller.note_work()
-        now, poller._cost_s = poller._worked_at, 0.0
+        now, poller._timing.cost_s = poller._timing.worked_at, 0.0
 
         def pause() -> float:
             return poller._next_look(now) - now
@@ -144,10 +146,10 @@ def test_polls_are_rare_while_redis_tells_of_everything(
         poller.tell(topic.id, [0])
         assert pause() == pytest.approx(0.05)
         poller.note_found(topic.id, [0])
-        assert poller._untold_since == math.inf, "it had been told of that"
+        assert poller._timing._untold_since == math.inf, "it had been told of that"
         poller.note_found(topic.id, [1])
         assert pause() == pytest.approx(0.05), "the notification may be on its way"
-        monkeypatch.setattr(module, "_LATE_S", 0.0)
+        monkeypatch.setattr(poll_timing, "_LATE_S", 0.0)
         assert pause() == pytest.approx(0.002), "nobody told of that"
         poller.tell(topic.id, [1])
         assert pause() == pytest.approx(0.05)
@@ -155,12 +157,12 @@ def test_polls_are_rare_while_redis_tells_of_everything(
 
 def test_a_server_that_answers_slowly_is_asked_seldom(stream: Stream, topic: Topic) -> None:
     with polling(stream, stream.group(topic)) as poller:
-        poller._interval, poller._idle = PollInterval(0.005, 60.0), 1
+        poller._timing.interval, poller._idle = PollInterval(0.005, 60.0), 1
         poller.note_work()
-        poller._cost_s = 0.001
-        assert poller._next_look(poller._worked_at) - poller._worked_at == pytest.approx(0.005)
-        poller._cost_s = 0.02
-        assert poller._next_look(poller._worked_at) - poller._worked_at == pytest.approx(0.08)
+        poller._timing.cost_s = 0.001
+        assert poller._next_look(poller._timing.worked_at) - poller._timing.worked_at == pytest.approx(0.005)
+        poller._timing.cost_s = 0.02
+        assert poller._next_look(poller._timing.worked_at) - poller._timing.worked_at == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -172,7 +174,7 @@ def test_what_a_notification_makes_it_look_for_was_told(stream: Stream, topic: T
         else:
             poller._due_at = 0.0
         poller.step()
-        assert (poller._untold_since == math.inf) is told
+        assert (poller._timing._untold_since == math.inf) is told
 
 
 def test_without_a_place_it_looks(stream: Stream, topic: Topic) -> None:
@@ -222,7 +224,7 @@ def test_who_was_rung_for_since_is_not_forgotten(stream: Stream, topic: Topic) -
 def slow_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notifications may come as late as a busy machine likes."""
     monkeypatch.setattr(module, "_ANNOUNCED_S", 60.0)
-    monkeypatch.setattr(module, "_LATE_S", 60.0)
+    monkeypatch.setattr(poll_timing, "_LATE_S", 60.0)
 
 
 def _announced(poller: Poller, topic: Topic) -> Hint:

@@ -1,4 +1,4 @@
-"""R23: a priority goes with its message into partitions of its own, on every way into the stream."""
+"""A priority goes with its message into partitions of its own, on every way into the stream."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from emsworker.tasks.periodic import declare_schedules
 from tests.support.streams import AppFactory, Stream, failed, flush_of, stored
 
 
-def test_r23_each_level_has_partitions_and_keeps_its_order(new_app: AppFactory, stream: Stream) -> None:
+def test_each_level_has_partitions_and_keeps_its_order(new_app: AppFactory, stream: Stream) -> None:
     app = new_app(priorities=10)
     receipts = [app.send("t", number, priority=priority, key="k") for number in range(3) for priority in (None, 7, 9)]
     assert [receipt.partition for receipt in receipts] == [0, 7000, 9000] * 3
@@ -22,13 +22,13 @@ def test_r23_each_level_has_partitions_and_keeps_its_order(new_app: AppFactory, 
     assert {receipt.partition for receipt in app.send_many("t", range(5), priority=4)} == {4000}
 
 
-def test_r23_few_levels_share_the_priorities(stream: Stream) -> None:
+def test_few_levels_share_the_priorities(stream: Stream) -> None:
     app = stream.app()
     Admin(app).create_topic("t", priorities=3, partitions=2)
     assert [app.send("t", 1, priority=p, partition=1).partition for p in range(10)] == [1] * 4 + [4001] * 3 + [7001] * 3
 
 
-def test_r23_a_topic_without_levels_refuses_a_priority_and_says_how_to_give_it_some(stream: Stream) -> None:
+def test_a_topic_without_levels_refuses_a_priority_and_says_how_to_give_it_some(stream: Stream) -> None:
     app = stream.app()
     app.send("t", 1)
     with pytest.raises(InvalidPriority, match="ems topics change t --priorities 10"):
@@ -41,7 +41,7 @@ def test_r23_a_topic_without_levels_refuses_a_priority_and_says_how_to_give_it_s
     assert find_work(stream.session, [group.id]).work[group.id].partitions == (0, 9001), "old groups see new levels"
 
 
-def test_r23_levels_with_messages_are_never_taken_away(stream: Stream) -> None:
+def test_levels_with_messages_are_never_taken_away(stream: Stream) -> None:
     admin = Admin(stream.app())
     admin.create_topic("t", priorities=3)
     for wrong, told in (
@@ -55,7 +55,7 @@ def test_r23_levels_with_messages_are_never_taken_away(stream: Stream) -> None:
     assert admin.change_topic("t", priorities=10).priorities == 10
 
 
-def test_r23_delayed_and_transactional_messages_keep_theirs(new_app: AppFactory, stream: Stream) -> None:
+def test_delayed_and_transactional_messages_keep_theirs(new_app: AppFactory, stream: Stream) -> None:
     app = new_app(priorities=10)
     app.send("t", "later", priority=8, countdown=0.01, key="k")
     with app.transaction() as transaction:
@@ -69,7 +69,7 @@ def test_r23_delayed_and_transactional_messages_keep_theirs(new_app: AppFactory,
     assert b'"ems-priority":"8"' in stream.value("SELECT headers FROM ems_message WHERE `partition` = 8000")
 
 
-def test_r23_a_periodic_task_has_its_priority(stream: Stream) -> None:
+def test_a_periodic_task_has_its_priority(stream: Stream) -> None:
     app = stream.app(priorities=10)
 
     @app.periodic(every=3600.0)
@@ -83,7 +83,7 @@ def test_r23_a_periodic_task_has_its_priority(stream: Stream) -> None:
     assert stored(stream, "default") == {6000: [1]}
 
 
-def test_r23_a_retry_stays_what_it_was_and_the_trace_tells(stream: Stream) -> None:
+def test_a_retry_stays_what_it_was_and_the_trace_tells(stream: Stream) -> None:
     app = stream.app(priorities=10)
     receipt = app.send("t", 1, priority=9)
     topic = Admin(app).topic("t")
@@ -98,7 +98,7 @@ def test_r23_a_retry_stays_what_it_was_and_the_trace_tells(stream: Stream) -> No
     assert (trace.partition, trace.headers["ems-priority"]) == (9000, "9")
 
 
-def test_r23_of_given_back_claims_those_of_the_highest_level_are_adopted_in_their_order(stream: Stream) -> None:
+def test_of_given_back_claims_those_of_the_highest_level_are_adopted_in_their_order(stream: Stream) -> None:
     app = stream.app(priorities=10)
     for priority in (0, 9):
         app.send_many("t", range(4), priority=priority)
@@ -117,7 +117,7 @@ def test_r23_of_given_back_claims_those_of_the_highest_level_are_adopted_in_thei
     assert [adopt(9000), adopt(9000), adopt(9000), adopt(0)] == [(9000, 1), (9000, 3), None, (0, 1)]
 
 
-def test_r23_a_whole_topic_is_counted_purged_and_deleted(stream: Stream) -> None:
+def test_a_whole_topic_is_counted_purged_and_deleted(stream: Stream) -> None:
     app = stream.app(priorities=10)
     admin = Admin(app)
     for priority in range(10):

@@ -32,7 +32,7 @@ from tests.support.machine import machine_s
 from tests.support.streams import AppFactory, Stream, in_threads, stored, wait_until
 
 
-def test_w1_8_producers_and_3_topics_have_contiguous_offsets(stream: Stream, new_app: AppFactory) -> None:
+def test_8_producers_and_3_topics_have_contiguous_offsets(stream: Stream, new_app: AppFactory) -> None:
     for name in ("a", "b", "c"):
         stream.topic(name, partitions=2)
 
@@ -55,7 +55,7 @@ def test_w1_8_producers_and_3_topics_have_contiguous_offsets(stream: Stream, new
 
 
 @pytest.mark.alone
-def test_w5_concurrent_sends_share_statements(stream: Stream, app: Ems) -> None:
+def test_concurrent_sends_share_statements(stream: Stream, app: Ems) -> None:
     app.send("t", 0)
     before = stream.status("Com_insert")["Com_insert"]
 
@@ -69,7 +69,7 @@ def test_w5_concurrent_sends_share_statements(stream: Stream, app: Ems) -> None:
     assert inserts < 200, f"{inserts} inserts for 400 messages"
 
 
-def test_w5_send_many_is_one_statement(stream: Stream, app: Ems) -> None:
+def test_send_many_is_one_statement(stream: Stream, app: Ems) -> None:
     app.send("t", 0)
     before = stream.status("Questions", "Com_insert")
     receipts = app.send_many("t", range(900))
@@ -95,11 +95,11 @@ def test_nobody_publishes_below_a_log_start_that_was_raised_meanwhile(stream: St
     assert app.send("t", 0).offset == 101
 
 
-def test_w5_send_many_of_nothing(app: Ems) -> None:
+def test_send_many_of_nothing(app: Ems) -> None:
     assert app.send_many("t", []) == []
 
 
-def test_w6_a_key_stays_in_its_partition(stream: Stream, app: Ems) -> None:
+def test_a_key_stays_in_its_partition(stream: Stream, app: Ems) -> None:
     stream.topic("t", partitions=4)
     found: dict[str, set[int | None]] = {}
     for n in range(80):
@@ -114,7 +114,7 @@ def test_w6_a_key_stays_in_its_partition(stream: Stream, app: Ems) -> None:
             app.send("t", 0, partition=wrong)
 
 
-def test_w10_refusals_are_typed_and_write_nothing(stream: Stream, app: Ems) -> None:
+def test_refusals_are_typed_and_write_nothing(stream: Stream, app: Ems) -> None:
     topic = stream.topic("t", max_message_bytes=100)
     refused: list[tuple[type[Exception], dict[str, Any]]] = [
         (MessageTooLarge, {"body": "x" * 101}),
@@ -149,13 +149,13 @@ def _with_rule(topic: Topic, rule: TopicRule) -> Topic:
     return dataclasses.replace(topic, rule=rule)
 
 
-def test_w10_the_global_switch(stream: Stream) -> None:
+def test_the_global_switch(stream: Stream) -> None:
     with pytest.raises(TopicRuleError, match="publishing"):
         stream.app(publishing=False).send("t", 1)
     assert stored(stream, "t") == {}
 
 
-def test_w10_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None:
+def test_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None:
     app = stream.app()
     app.send("t", 1)
     topic = app.stream.catalog.topic("t")
@@ -166,7 +166,7 @@ def test_w10_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None
         assert bool(claims.find_work(stream.session, [group.id]).work) is readable
 
 
-def test_trap_17_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent(stream: Stream) -> None:
+def test_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent(stream: Stream) -> None:
     limit = stream.value("SELECT @@max_allowed_packet")
     stream.topic("t", max_message_bytes=1 << 30)
     app = stream.app()
@@ -176,7 +176,7 @@ def test_trap_17_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent
     assert app.send("t", b"x" * min(1 << 20, limit // 4)).offset == 1
 
 
-def test_trap_17_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -> None:
+def test_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -> None:
     app = stream.app(publish_timeout_s=20.0)
     limit = stream.value("SELECT @@max_allowed_packet")
     size = min(1 << 20, limit // 4)
@@ -186,7 +186,7 @@ def test_trap_17_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -
     assert stream.value("SELECT SUM(LENGTH(body)) FROM ems_message WHERE `offset` > 0") == count * size
 
 
-def test_w11_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems) -> None:
+def test_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems) -> None:
     app.send("new", 1)
     topic = app.stream.catalog.topic("new")
     assert (topic.partitions, topic.rule, topic.max_message_bytes) == (1, TopicRule.READ_WRITE, 4 << 20)
@@ -195,7 +195,7 @@ def test_w11_topics_and_groups_are_created_on_first_use(stream: Stream, app: Ems
     assert stream.cursor(group) == 1
 
 
-def test_w11_or_refused(stream: Stream) -> None:
+def test_or_refused(stream: Stream) -> None:
     app = stream.app(auto_create=False)
     with pytest.raises(UnknownTopic, match=r"'new'.*auto_create"):
         app.send("new", 1)
@@ -206,7 +206,7 @@ def test_w11_or_refused(stream: Stream) -> None:
     assert stream.rows("SELECT name FROM ems_group") == []
 
 
-def test_w11_two_creators_at_once_make_one_topic(stream: Stream) -> None:
+def test_two_creators_at_once_make_one_topic(stream: Stream) -> None:
     apps = [stream.app() for _ in range(6)]
     found = in_threads(
         6,
@@ -219,7 +219,7 @@ def test_w11_two_creators_at_once_make_one_topic(stream: Stream) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_cursor") == 1
 
 
-def test_w11_a_deleted_topic_is_created_again_or_an_error_of_ours(stream: Stream, app: Ems) -> None:
+def test_a_deleted_topic_is_created_again_or_an_error_of_ours(stream: Stream, app: Ems) -> None:
     strict = Ems("strict", url=stream.url, auto_create=False)
     stream.apps.append(strict)
     app.send("t", 1)
@@ -236,7 +236,7 @@ def test_w11_a_deleted_topic_is_created_again_or_an_error_of_ours(stream: Stream
     assert app.send("t", 3).offset == 1
 
 
-def test_w12_everything_travels_with_a_message(stream: Stream, app: Ems) -> None:
+def test_everything_travels_with_a_message(stream: Stream, app: Ems) -> None:
     uid = uid_text(new_uid())
     headers = {"trace": "é", "x": ""}
     body = {"n": 1, "at": datetime(2026, 11, 20, tzinfo=UTC)}
@@ -254,7 +254,7 @@ def test_w12_everything_travels_with_a_message(stream: Stream, app: Ems) -> None
     assert stream.value("SELECT producer_id FROM ems_message WHERE `offset` > 0")
 
 
-def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:
+def test_codecs_round_trip_through_the_server(stream: Stream) -> None:
     app = stream.app(accept=("json", "msgpack", "yaml", "pickle"))
     kinds = [(name, by) for name in ("json", "msgpack", "yaml", "pickle") for by in (None, "zlib", "zstd")]
     body = {"n": [1, 2.5, None], "text": "é\U0001f600" * 50}
@@ -274,7 +274,7 @@ def test_w13_codecs_round_trip_through_the_server(stream: Stream) -> None:
             _ = message.body
 
 
-def test_w4_the_same_uid_twice_is_one_row(stream: Stream, app: Ems) -> None:
+def test_the_same_uid_twice_is_one_row(stream: Stream, app: Ems) -> None:
     uid = uid_text(new_uid())
     stream.topic("t", partitions=3)
     first = app.send("t", 1, uid=uid, partition=1)
@@ -285,7 +285,7 @@ def test_w4_the_same_uid_twice_is_one_row(stream: Stream, app: Ems) -> None:
     assert app.send("other", 1, uid=uid).created
 
 
-def test_w4_the_same_uid_within_one_send_many(stream: Stream, app: Ems) -> None:
+def test_the_same_uid_within_one_send_many(stream: Stream, app: Ems) -> None:
     one, two = uid_text(new_uid()), uid_text(new_uid())
     receipts = app.send_many("t", [Outgoing("t", n, uid=uid) for n, uid in enumerate([one, two, one, one])])
     assert [receipt.created for receipt in receipts] == [True, True, False, False]
@@ -293,7 +293,7 @@ def test_w4_the_same_uid_within_one_send_many(stream: Stream, app: Ems) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == 2
 
 
-def test_w4_the_same_uid_from_many_processes_at_once(stream: Stream, new_app: AppFactory) -> None:
+def test_the_same_uid_from_many_processes_at_once(stream: Stream, new_app: AppFactory) -> None:
     apps = [new_app() for _ in range(6)]
     apps[0].stream.catalog.topic("t")
     for _ in range(5):
@@ -304,7 +304,7 @@ def test_w4_the_same_uid_from_many_processes_at_once(stream: Stream, new_app: Ap
     assert stream.value("SELECT COUNT(*) FROM ems_message WHERE kind = 'message'") == 5
 
 
-def test_w4_a_locked_partition_ends_in_a_timeout_of_ours(stream: Stream) -> None:
+def test_a_locked_partition_ends_in_a_timeout_of_ours(stream: Stream) -> None:
     app = stream.app(publish_timeout_s=1.0)
     app.send("t", 1)
     with stream.other() as other, other.cursor() as cursor:
@@ -317,7 +317,7 @@ def test_w4_a_locked_partition_ends_in_a_timeout_of_ours(stream: Stream) -> None
     assert app.send("t", 3).offset == 2
 
 
-def test_w4_a_server_that_does_not_answer_ends_in_a_timeout_of_ours(stream: Stream) -> None:
+def test_a_server_that_does_not_answer_ends_in_a_timeout_of_ours(stream: Stream) -> None:
     app = stream.app(publish_timeout_s=1.0)
     app.send("t", 1)
     with stream.other() as other, other.cursor() as cursor:
@@ -341,7 +341,7 @@ class _CtrlC:
         pytest.fail("nobody may hand the lead to a thread that is gone")
 
 
-def test_w4_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -> None:
+def test_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -> None:
     app = stream.app()
     app.send("t", 0)
     producer = app.stream.producer
@@ -361,7 +361,7 @@ def test_w4_a_caller_that_is_interrupted_leaves_nobody_waiting(stream: Stream) -
     assert app.send("t", 2).offset == 3
 
 
-def test_t7_hooks_see_every_message(stream: Stream) -> None:
+def test_hooks_see_every_message(stream: Stream) -> None:
     seen: list[Any] = []
 
     class Tracing(Middleware):
@@ -381,7 +381,7 @@ def test_t7_hooks_see_every_message(stream: Stream) -> None:
     assert stream.value("SELECT COUNT(*) FROM ems_message WHERE headers LIKE '%%trace%%'") == 3
 
 
-def test_trap_12_a_forked_child_sends_over_a_connection_of_its_own(stream: Stream, app: Ems) -> None:
+def test_a_forked_child_sends_over_a_connection_of_its_own(stream: Stream, app: Ems) -> None:
     app.send("t", "parent")
     child = os.fork()
     if child == 0:

@@ -6,7 +6,9 @@ import pytest
 
 from emsworker import NotInHand
 from emsworker.broker.mysql_channel import MysqlChannel
-from emsworker.consume.pulled import ClaimWrite, PulledClaim, PulledRun, Settlement
+from emsworker.consume.claim_progress import ClaimWrite, Ended
+from emsworker.consume.flusher import send as send_write
+from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Claim, Group, Message, Order, Topic
 from emsworker.core.process import forks
@@ -27,7 +29,7 @@ def send(stream: Stream, count: int, key: str | None = None) -> None:
 
 def pull(stream: Stream, topic: Topic, claim: Claim) -> tuple[PulledClaim, list[Message]]:
     """Take a claim's messages in hand."""
-    pulled = PulledClaim(claim, topic.id, TIMEOUT_S, 0, forks.Lock(), TIMEOUT_S)
+    pulled = PulledClaim(claim, topic.id, TIMEOUT_S, (0, 0), forks.Lock(), TIMEOUT_S)
     messages = []
     while pulled.take(taken := []):
         message = taken[0]
@@ -37,14 +39,14 @@ def pull(stream: Stream, topic: Topic, claim: Claim) -> tuple[PulledClaim, list[
 
 def ack(pulled: PulledClaim, *messages: Message) -> None:
     for message in messages:
-        pulled.settle(Settlement(message), ENDED)
+        pulled.settle(Ended(message), ENDED)
 
 
 def write(stream: Stream, pulled: PulledClaim) -> ClaimWrite:
     """Write down what is due."""
     due = pulled.plan(0.0, at_once=True)
     assert due is not None
-    pulled.send(MysqlChannel(stream.session), due, holds=True)
+    send_write(MysqlChannel(stream.session), due, holds=True)
     pulled.confirm(due)
     return due
 
@@ -75,7 +77,7 @@ def test_an_end_before_a_lower_one_detaches_what_is_in_hand_without_the_cursor(s
     ack(pulled, messages[3], messages[0])
     write(stream, pulled)
     assert stream.retries(group) == [(offset, 0, True, 0) for offset in (2, 5)]
-    pulled.settle(Settlement(messages[1], released=True), ENDED)
+    pulled.settle(Ended(messages[1], released=True), ENDED)
     ack(pulled, messages[4])
     write(stream, pulled)
     assert stream.retries(group) == [(2, 0, False, 0)]
@@ -90,7 +92,7 @@ def test_a_failure_that_was_written_is_not_written_again(stream: Stream, topic: 
     pulled, messages = pull(stream, topic, stream.take(topic, group, stream.client()))
     ack(pulled, messages[3])
     write(stream, pulled)
-    pulled.settle(Settlement(messages[1], failure=failed(2)), ENDED)
+    pulled.settle(Ended(messages[1], failure=failed(2)), ENDED)
     due = pulled.plan(0.0, at_once=True)
     assert due is not None
     MysqlChannel(stream.session).flush(due.flush)
@@ -100,7 +102,7 @@ def test_a_failure_that_was_written_is_not_written_again(stream: Stream, topic: 
     taken = again.take_retries(other) if order is Order.NONE else again.take_range(other, 0)
     assert isinstance(taken, Claim)
     assert pulled.plan(0.0) is due
-    pulled.send(MysqlChannel(stream.session), due, holds=True)
+    send_write(MysqlChannel(stream.session), due, holds=True)
     pulled.confirm(due)
     assert (2, 1, True, 0) in stream.retries(group)
     assert stream.value("SELECT COUNT(*) FROM ems_attempt") == 1
@@ -117,7 +119,7 @@ def test_what_was_detached_is_not_lost_if_the_answer_is(stream: Stream, topic: T
     MysqlChannel(stream.session).detach(due.flush, due.rest)
     due.in_doubt = True
     ack(pulled, messages[0])
-    pulled.send(MysqlChannel(stream.session), due, holds=True)
+    send_write(MysqlChannel(stream.session), due, holds=True)
     pulled.confirm(due)
     write(stream, pulled)
     assert stream.retries(group) == [(3, 0, True, 0)]
@@ -135,7 +137,7 @@ def test_what_a_beat_has_given_to_others_cannot_be_ended(stream: Stream, topic: 
         write(stream, pulled)
     pulled.lose(FenceLost("it is run elsewhere"))
     assert pulled.finished
-    assert pulled.unsaved == 3
+    assert pulled.progress.unsaved == 3
 
 
 def test_giving_back_keeps_what_has_ended(stream: Stream, topic: Topic) -> None:
@@ -185,7 +187,7 @@ def test_a_claim_that_its_client_does_not_know_is_recalled(
     send(stream, 3, key="k")
     if source == "retries":
         pulled, messages = pull(stream, topic, stream.take(topic, group, stream.client()))
-        pulled.settle(Settlement(messages[0], failure=failed(messages[0].offset)), ENDED)
+        pulled.settle(Ended(messages[0], failure=failed(messages[0].offset)), ENDED)
         pulled.give_back()
         write(stream, pulled)
         stream.make_due()

@@ -10,11 +10,10 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, TimeLimitExceeded
 from emsworker.core.ids import new_client_id
-from emsworker.core.model import TASK_HEADER, Group, Isolation, Message, Order, Outcome, Topic
+from emsworker.core.model import TASK_HEADER, Group, HandlerRow, Isolation, Message, Order, Outcome, Topic
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
-from emsworker.store.groups.handlers import HandlerRow
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.worker.dead_notices import DeadNotices
 from tests.support import rows
@@ -42,7 +41,7 @@ def _run_out(stream: Stream, claim_sql: str) -> None:
     stream.rows(f"UPDATE ems_claim SET deadline_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE {claim_sql}")
 
 
-def test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream: Stream) -> None:
+def test_crashes_narrow_the_suspicion_down_and_only_the_third_charges(stream: Stream) -> None:
     topic, group, me = filled(stream, 6)
     claim = stream.take(topic, group, me)
     progress.flush(stream.session, flush_of(claim, topic, 2))
@@ -90,7 +89,7 @@ def test_what_waited_while_its_process_died_of_a_message_alone_is_no_more_suspec
     assert waiting[2] == Isolation.ALONE and waiting[3] == Isolation.LONGER
 
 
-def test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged(stream: Stream) -> None:
+def test_a_message_under_suspicion_that_had_not_started_is_not_charged(stream: Stream) -> None:
     topic, group, me = filled(stream, 2)
     stream.take(topic, group, me)
     for _ in range(3):
@@ -101,7 +100,7 @@ def test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged(stream
     assert stream.retries(group) == []
 
 
-def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None:
+def test_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None:
     topic, group, me = filled(stream, 5)
     claim = stream.take(topic, group, me)
     stream.rows("UPDATE ems_message SET kind = 'tombstone' WHERE `offset` = 1")
@@ -113,7 +112,7 @@ def test_r5_a_stuck_claim_is_charged_and_its_rest_is_not(stream: Stream) -> None
         progress.flush(stream.session, flush_of(claim, topic, 5))
 
 
-def test_r7_a_poison_that_is_charged_too_often_dies_and_the_log_names_it(
+def test_a_poison_that_is_charged_too_often_dies_and_the_log_names_it(
     stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, _, me = filled(stream, 1)
@@ -148,7 +147,7 @@ def _retries_due_in(stream: Stream) -> list[tuple[int, int, int]]:
     )
 
 
-def test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder(stream: Stream) -> None:
+def test_a_run_that_hung_is_charged_by_its_own_tasks_ladder(stream: Stream) -> None:
     topic, group = _call(stream, "slow", "other", "slow")
     handlers.declare(stream.session, group.id, [HandlerRow("slow", "retry", "5m", 2), HandlerRow("z", "dead", None, 1)])
     for found in ([(1, 1, 5)], [(1, 1, 5), (2, 1, 60)], [(1, 1, 5), (2, 1, 60), (3, 1, 5)]):
@@ -167,7 +166,7 @@ def test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder(stream: Stream) ->
 
 
 @pytest.mark.parametrize("order", ["none", "key"])
-def test_f_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream, order: str) -> None:
+def test_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream, order: str) -> None:
     topic, group = _call(stream, "quick")
     stream.rows("UPDATE ems_group SET ordering = %s", order)
     group = dataclasses.replace(group, order=Order(order))
@@ -188,35 +187,35 @@ def test_f_retries_whose_owner_died_are_charged_by_their_own_task(stream: Stream
     assert _retries_due_in(stream) == [(1, 2, 5)]
 
 
-def test_f_what_is_known_of_handlers_follows_the_workers_that_started_last(stream: Stream) -> None:
+def test_what_is_known_of_handlers_follows_the_workers_that_started_last(stream: Stream) -> None:
     app, _ = stream.app(), stream.app()
     topic = stream.topic()
     group = stream.group(topic)
     app.task(name="own", topic="t", group="g", ladder="0.25s 1m", max_attempts=2, on_error="dead")(print)
     app.task(name="plain", topic="t", group="g")(print)
-    declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
+    declare_handlers(app.stream, group, app.registry.routes["t", "g"])
     known = {
         "own": HandlerRow("own", "dead", "250ms 1m", 2),
         "plain": HandlerRow("plain", "retry", None, None),
     }
     assert handlers.list_handlers(stream.session, group.id) == known
     writes = stream.status("Com_insert")
-    declare_handlers(app.stream.database, group, app.registry.routes["t", "g"])
+    declare_handlers(app.stream, group, app.registry.routes["t", "g"])
     assert stream.status("Com_insert") == writes, "nothing is written where nothing has changed"
     newer = stream.app()
     newer.task(name="own", topic="t", group="g", max_attempts=9)(print)
-    declare_handlers(newer.stream.database, group, newer.registry.routes["t", "g"])
+    declare_handlers(newer.stream, group, newer.registry.routes["t", "g"])
     known["own"] = HandlerRow("own", "retry", None, 9)
     assert handlers.list_handlers(stream.session, group.id) == known, "an older version may still run the other one"
     listener = stream.app()
     listener.subscribe("t", "g", max_attempts=7)(print)
-    declare_handlers(listener.stream.database, group, listener.registry.routes["t", "g"])
+    declare_handlers(listener.stream, group, listener.registry.routes["t", "g"])
     assert handlers.list_handlers(stream.session, group.id) == {"": HandlerRow("", "retry", None, 7)}
     topics.delete_group(stream.session, group)
     assert stream.rows("SELECT * FROM ems_handler") == []
 
 
-def test_r5_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
+def test_a_claim_of_retries_is_recovered_likewise(stream: Stream) -> None:
     topic, group, me = with_retries(stream, 3)
     claim = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert claim
@@ -281,7 +280,7 @@ def test_a_claim_whose_client_was_deregistered_is_an_orphan(stream: Stream) -> N
     assert stream.claims(group) == [(1, 3, 0, "waiting", None, 1)]
 
 
-def test_trap_9_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> None:
+def test_flushes_with_failures_and_bodies_of_any_kind(stream: Stream) -> None:
     app = stream.app()
     bodies: list[Any] = ["'; DROP TABLE ems_retry; --", "%s %(a)s %%", b"\x00'\\\xff", ""]
     app.send_many("t", bodies)

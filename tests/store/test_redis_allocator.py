@@ -23,13 +23,13 @@ def counters(redis_url: str) -> dict[bytes, int]:
         return {key: int(client.get(key)) for key in client.keys("ems:*:next:*")}  # type: ignore[arg-type,union-attr]
 
 
-def test_w3_a_missing_counter_is_seeded_from_mysql(stream: Stream, redis_url: str) -> None:
+def test_a_missing_counter_is_seeded_from_mysql(stream: Stream, redis_url: str) -> None:
     stream.app().send_many("t", range(5))
     assert redis_app(stream, redis_url).send("t", 5).offset == 6
     assert list(counters(redis_url).values()) == [7]
 
 
-def test_w3_two_streams_share_one_redis(stream: Stream, redis_url: str) -> None:
+def test_two_streams_share_one_redis(stream: Stream, redis_url: str) -> None:
     first = redis_app(stream, redis_url)
     first.send_many("t", range(5))
     key = next(iter(counters(redis_url)))
@@ -37,7 +37,7 @@ def test_w3_two_streams_share_one_redis(stream: Stream, redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("accident", ["flushed", "rolled back", "garbage", "wrong type"])
-def test_w3_redis_loses_its_mind_mid_send(stream: Stream, redis_url: str, accident: str) -> None:
+def test_redis_loses_its_mind_mid_send(stream: Stream, redis_url: str, accident: str) -> None:
     app = redis_app(stream, redis_url)
     app.send("t", 0)
     key = next(iter(counters(redis_url)))
@@ -70,7 +70,7 @@ def test_w3_redis_loses_its_mind_mid_send(stream: Stream, redis_url: str, accide
 
 @pytest.mark.parametrize("allocator", ["redis", "mysql"])
 @pytest.mark.parametrize("away", [False, True])
-def test_trap_3_no_offset_below_the_log_start(stream: Stream, redis_url: str, allocator: str, away: bool) -> None:
+def test_no_offset_below_the_log_start(stream: Stream, redis_url: str, allocator: str, away: bool) -> None:
     redis_app(stream, redis_url).send_many("t", range(50))
     topic = stream.topic("t")
     group = stream.group(topic)
@@ -87,7 +87,7 @@ def test_trap_3_no_offset_below_the_log_start(stream: Stream, redis_url: str, al
     assert stream.take(topic, group, stream.client()).messages[0].body == "after"
 
 
-def test_w2_publishing_goes_on_without_redis_and_comes_back(stream: Stream, redis_url: str, redis_server: Any) -> None:
+def test_publishing_goes_on_without_redis_and_comes_back(stream: Stream, redis_url: str, redis_server: Any) -> None:
     app = redis_app(stream, redis_url)
     assert app.send("t", 0).offset == 1
     redis_server.kill()
@@ -107,7 +107,7 @@ def test_w2_publishing_goes_on_without_redis_and_comes_back(stream: Stream, redi
     assert sent == list(range(1, len(sent) + 1))
 
 
-def test_w2_both_allocators_at_once_on_one_partition(stream: Stream, redis_url: str) -> None:
+def test_both_allocators_at_once_on_one_partition(stream: Stream, redis_url: str) -> None:
     def produce(number: int) -> list[int | None]:
         app = redis_app(stream, redis_url) if number % 2 else stream.app()
         return [app.send("t", n).offset for n in range(20)]

@@ -1,4 +1,4 @@
-"""Replaying into one group (A3): exactly the chosen messages, each once, in order, and no other group notices."""
+"""Replaying into one group: exactly the chosen messages, each once, in order, and no other group notices."""
 
 import random
 import threading
@@ -115,7 +115,7 @@ SELECTIONS = [
 ]
 
 
-def test_a3_exactly_the_chosen_ones_each_once_and_in_order(
+def test_exactly_the_chosen_ones_each_once_and_in_order(
     stream: Stream, topic: Topic, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Runner(stream, topic, stream.group(topic, "other"))
@@ -138,7 +138,7 @@ def test_a3_exactly_the_chosen_ones_each_once_and_in_order(
     assert stream.claims(other.group) == untouched and other.run_old() == []
 
 
-def test_a3_what_is_live_or_unclaimed_is_not_doubled(stream: Stream, topic: Topic) -> None:
+def test_what_is_live_or_unclaimed_is_not_doubled(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     me, admin = stream.client(), Admin(stream.app())
     first = stream.take(topic, group, me, 10)  # 1..10: 1..4 done, 3 waits for a retry, 5..10 run
@@ -159,7 +159,7 @@ def test_a3_what_is_live_or_unclaimed_is_not_doubled(stream: Stream, topic: Topi
     assert Counter(offset for offset, _ in runner.ran) == Counter([*again, *range(16, 21), *range(26, 41)])
 
 
-def test_a3_a_retry_within_a_live_claim_hides_nothing_of_it(stream: Stream, topic: Topic) -> None:
+def test_a_retry_within_a_live_claim_hides_nothing_of_it(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic, order=Order.KEY)
     claim = ordered.take_next(stream.session, stream.claimant(topic, group, stream.client(), 20), 0)
     assert claim and claim.hi == 20
@@ -169,7 +169,7 @@ def test_a3_a_retry_within_a_live_claim_hides_nothing_of_it(stream: Stream, topi
     assert [row[:2] for row in stream.claims(group) if row[3] == "waiting"] == [(1, 3)]
 
 
-def test_a3_the_filter_of_the_group_is_kept(stream: Stream, topic: Topic) -> None:
+def test_the_filter_of_the_group_is_kept(stream: Stream, topic: Topic) -> None:
     runner = Runner(stream, topic, stream.group(topic, filter=Filter(tags=["odd"])))
     runner.run_new()
     admin = Admin(stream.app())
@@ -182,7 +182,7 @@ def test_a3_the_filter_of_the_group_is_kept(stream: Stream, topic: Topic) -> Non
         assert runner.run_old() == once(wanted)
 
 
-def test_a3_failing_again_climbs_a_fresh_ladder_and_dies_again(stream: Stream, topic: Topic, runner: Runner) -> None:
+def test_failing_again_climbs_a_fresh_ladder_and_dies_again(stream: Stream, topic: Topic, runner: Runner) -> None:
     admin = Admin(stream.app())
     for selection in (Selection(start="7", end="7"), Selection(where="offset = 7")):
         admin.replay("t", "g", selection).run()
@@ -193,7 +193,7 @@ def test_a3_failing_again_climbs_a_fresh_ladder_and_dies_again(stream: Stream, t
         assert admin.messages.get("t/0/7")
 
 
-def test_a3_retention_keeps_what_is_to_be_replayed(stream: Stream, topic: Topic, runner: Runner) -> None:
+def test_retention_keeps_what_is_to_be_replayed(stream: Stream, topic: Topic, runner: Runner) -> None:
     admin = Admin(stream.app())
     admin.change_topic("t", trim_done=True)
     admin.replay("t", "g", Selection(start="20", end="22")).run()
@@ -207,7 +207,7 @@ def test_a3_retention_keeps_what_is_to_be_replayed(stream: Stream, topic: Topic,
     ) == (0, 0, 0, 0)
 
 
-def test_a3_an_interrupted_replay_goes_on_where_it_stopped(
+def test_an_interrupted_replay_goes_on_where_it_stopped(
     stream: Stream, topic: Topic, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emsworker.admin.replay.STEP", 10)
@@ -226,7 +226,7 @@ def test_a3_an_interrupted_replay_goes_on_where_it_stopped(
     assert first + runner.run_old() == once(range(1, 41, 2))
 
 
-def test_a3_beside_workers_and_requeues_nothing_is_lost_or_in_two_places(stream: Stream, topic: Topic) -> None:
+def test_beside_workers_and_requeues_nothing_is_lost_or_in_two_places(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     runner = Runner(stream, topic, group, batch=3)
     rng = random.Random(5)
@@ -258,7 +258,7 @@ def test_a3_beside_workers_and_requeues_nothing_is_lost_or_in_two_places(stream:
     assert {row[0] for row in stream.rows("SELECT `offset` FROM ems_dead")} == set(dying)
 
 
-def test_a3_the_trace_tells_of_the_last_claim(stream: Stream, topic: Topic, runner: Runner) -> None:
+def test_the_trace_tells_of_the_last_claim(stream: Stream, topic: Topic, runner: Runner) -> None:
     admin, monitoring = Admin(stream.app()), Monitoring(stream.app())
     first = monitoring.trace_at("t", 0, 12).groups[0]
     admin.replay("t", "g", Selection(start="2", end="39")).run()
@@ -269,14 +269,14 @@ def test_a3_the_trace_tells_of_the_last_claim(stream: Stream, topic: Topic, runn
     assert (first.client_id, last.client_id, last.state) == (runner.client, again.client, "done")
 
 
-def test_a3_a_deleted_group(stream: Stream, topic: Topic, runner: Runner) -> None:
+def test_a_deleted_group(stream: Stream, topic: Topic, runner: Runner) -> None:
     replay = Admin(stream.app()).replay("t", "g", Selection())
     Admin(stream.app()).delete_group("t", "g")
     with pytest.raises(UnknownGroup, match="'g'"):
         replay.run()
 
 
-def test_a3_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -> None:
+def test_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -> None:
     group = stream.group(topic)
     now = "'stream', NOW(6), NOW(6), NOW(6)"
     columns = "group_id, `partition`, lo, claim_id, hi, acked_to, state, source, claimed_at, progress_at, deadline_at"
@@ -292,7 +292,7 @@ def test_a3_the_look_for_what_is_live_is_bounded(stream: Stream, topic: Topic) -
 
 
 @pytest.mark.parametrize("order", [Order.PARTITION, Order.KEY])
-def test_a3_an_ordered_group_replays_in_the_order_of_offsets(stream: Stream, topic: Topic, order: Order) -> None:
+def test_an_ordered_group_replays_in_the_order_of_offsets(stream: Stream, topic: Topic, order: Order) -> None:
     group, me = stream.group(topic, order=order), stream.client()
 
     def run(fail: int | None = None) -> list[int]:

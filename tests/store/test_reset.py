@@ -1,4 +1,4 @@
-"""Resetting a group's cursor (A2): only that group, and nothing in two places."""
+"""Resetting a group's cursor: only that group, and nothing in two places."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -31,7 +31,7 @@ def topic(stream: Stream, group: Group) -> Topic:
     return Admin(stream.app()).topic("t")
 
 
-def test_a2_every_kind_of_place(stream: Stream, group: Group) -> None:
+def test_every_kind_of_place(stream: Stream, group: Group) -> None:
     admin = Admin(stream.app())
     other = stream.group(admin.topic("t"), "other")
     half = (server_now(stream.session) - timedelta(seconds=610)).replace(tzinfo=None).isoformat()
@@ -63,7 +63,7 @@ def test_a2_every_kind_of_place(stream: Stream, group: Group) -> None:
         admin.reset_group("t", "g", "latest", partition=1)
 
 
-def test_a2_back_takes_work_away_from_its_owners(stream: Stream, group: Group, topic: Topic) -> None:
+def test_back_takes_work_away_from_its_owners(stream: Stream, group: Group, topic: Topic) -> None:
     me, you = stream.client(), stream.client()
     first = stream.take(topic, group, me, 8)
     progress.flush(stream.session, flush_of(first, topic, 3, failures=[failed(2)]))
@@ -83,7 +83,7 @@ def test_a2_back_takes_work_away_from_its_owners(stream: Stream, group: Group, t
     assert stream.claims(group)[0][:4] == (1, 3, 3, "done")
 
 
-def test_a2_forward_leaves_what_is_claimed_to_its_owners(stream: Stream, group: Group, topic: Topic) -> None:
+def test_forward_leaves_what_is_claimed_to_its_owners(stream: Stream, group: Group, topic: Topic) -> None:
     me = stream.client()
     claim = stream.take(topic, group, me, 5)
     assert cursors.reset(stream.session, group, 0, 16, "test") == 10
@@ -94,7 +94,7 @@ def test_a2_forward_leaves_what_is_claimed_to_its_owners(stream: Stream, group: 
     assert offsets(stream.take(topic, group, me)) == [16, 17, 18, 19, 20]
 
 
-def test_a2_never_below_the_log_start(stream: Stream, group: Group) -> None:
+def test_never_below_the_log_start(stream: Stream, group: Group) -> None:
     rows.trim(stream.rows, 5, deleted=False)
     assert cursors.reset(stream.session, group, 0, 1, "test") == 4
     assert stream.cursor(group) == 5

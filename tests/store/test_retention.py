@@ -1,10 +1,10 @@
-"""Retention (A10): what nobody needs is deleted, and nothing else."""
+"""Retention: what nobody needs is deleted, and nothing else."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 from emsworker.admin import Admin
 from emsworker.beat.retention import trim
-from emsworker.consume.claim_run import ClaimRun, Ended
+from emsworker.consume.claim_progress import ClaimProgress, Ended
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
@@ -40,7 +40,7 @@ def finish(stream: Stream, topic: Topic, group: Group, batch: int, client: str) 
     progress.flush(stream.session, flush_of(claim, topic, claim.hi))
 
 
-def test_a10_what_is_old_and_done_is_deleted_with_its_log(stream: Stream) -> None:
+def test_what_is_old_and_done_is_deleted_with_its_log(stream: Stream) -> None:
     topic, group = keep(stream, 10, retention_s=3600)
     other, me = stream.group(topic, "other"), stream.client()
     finish(stream, topic, group, 6, me)
@@ -59,7 +59,7 @@ def test_a10_what_is_old_and_done_is_deleted_with_its_log(stream: Stream) -> Non
     assert stream.cursor(late) == 11, "a new group begins at the log start offset"
 
 
-def test_a10_age_deletes_in_portions(stream: Stream) -> None:
+def test_age_deletes_in_portions(stream: Stream) -> None:
     stream.topic("t", retention_s=300, kind=TopicKind.BROADCAST)
     stream.app().send_many("t", range(4))
     for offset, age_s in ((1, 325), (2, 310), (3, 301), (4, 290)):
@@ -72,7 +72,7 @@ def test_a10_age_deletes_in_portions(stream: Stream) -> None:
     assert left(stream) == [4], "all that are too old go with it"
 
 
-def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says(stream: Stream) -> None:
+def test_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says(stream: Stream) -> None:
     topic, group = keep(stream, 30, retention_s=3600, age_wins=True)
     me = stream.client()
     first = stream.take(topic, group, me, 10)
@@ -98,7 +98,7 @@ def test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_say
     assert offsets(stream.take(topic, group, me)) == [31]
 
 
-def test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stream: Stream) -> None:
+def test_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stream: Stream) -> None:
     topic, group = keep(stream, 30, retention_s=3600, age_wins=True)
     other, me = stream.group(topic, "other"), stream.client()
     claim = stream.take(topic, group, me, 10)
@@ -128,7 +128,7 @@ def test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stre
     assert skipped == [(group.id, 11, 24), (other.id, 1, 9), (other.id, 10, 24)]
 
 
-def test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
+def test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
     topic, group = keep(stream, 5, retention_s=3600)
     trim_all(stream)
     assert left(stream) == [1, 2, 3, 4, 5]
@@ -139,7 +139,7 @@ def test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_a
     assert left(stream) == [3, 4, 5]
 
 
-def test_a10_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> None:
+def test_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> None:
     stream.topic("t", retention_s=3600, trim_done=True)
     stream.app().send_many("t", range(4))
     trim_all(stream)
@@ -149,7 +149,7 @@ def test_a10_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> No
     assert left(stream) == [3, 4], "never past one that is young"
 
 
-def test_a10_a_crash_between_log_start_and_deletion_is_made_up_for(stream: Stream) -> None:
+def test_a_crash_between_log_start_and_deletion_is_made_up_for(stream: Stream) -> None:
     topic, group = keep(stream, 8, retention_s=3600)
     finish(stream, topic, group, 8, stream.client())
     kept = retention.list_kept(stream.session)[0]
@@ -160,7 +160,7 @@ def test_a10_a_crash_between_log_start_and_deletion_is_made_up_for(stream: Strea
     assert not close_hole(stream.session, topic.id, group.id, 0, 0.0), "what is below the log start offset is no hole"
 
 
-def test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream) -> None:
+def test_a_requeued_dead_letter_is_kept_until_it_has_been_run(stream: Stream) -> None:
     topic, group = keep(stream, 6, retention_s=3600)
     me = stream.client()
     claim = stream.take(topic, group, me)
@@ -245,11 +245,9 @@ def test_a_retry_whose_message_is_gone_ends_and_says_so(stream: Stream) -> None:
     stream.make_due()
     retry = claims.take_retries(stream.session, stream.claimant(topic, group, me))
     assert retry and offsets(retry) == [2] and retry.gone == [(1, 2)]
-    claim_run = ClaimRun(retry, topic.id, 60.0, 0)
-    claim_run.done([Ended(message) for message in retry.messages])
-    finished = claim_run.finish()
-    assert finished is not None
-    progress.flush(stream.session, finished)
+    known = ClaimProgress(retry, topic.id, 60.0)
+    known.end([Ended(message) for message in retry.messages])
+    progress.flush(stream.session, known.finish(60.0).flush)
     assert stream.retries(group) == []
     told = stream.rows("SELECT `offset`, outcome FROM ems_attempt WHERE attempt = 2 ORDER BY `offset`")
     assert told == [(1, "expired"), (2, "done")]

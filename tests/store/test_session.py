@@ -12,13 +12,12 @@ import pymysql
 import pytest
 from pymysql.cursors import SSCursor
 
-from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing
+from emsworker.core.errors import AccessDenied, ConfigError, Conflict, ConnectionLost, SchemaMissing
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
 from emsworker.store import topics
-from emsworker.store.engine import schema
+from emsworker.store.engine import schema, tables
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 from emsworker.store.engine.nodes import nodes_of
 from emsworker.store.engine.schema import check_version, grants, migrate, put_back, server_facts, stream_id, versions
 from emsworker.store.engine.session import Session
@@ -112,7 +111,7 @@ def test_a_database_with_the_longest_name_can_be_migrated(server: Server) -> Non
         _execute(server.admin_url, f"DROP DATABASE `{name}`")
 
 
-def test_trap_7_and_16_every_session_is_read_committed_in_utc_and_strict(stream: Stream) -> None:
+def test_and_16_every_session_is_read_committed_in_utc_and_strict(stream: Stream) -> None:
     name = "tx_isolation" if server_facts(stream.session).is_mariadb else "transaction_isolation"
     row = stream.session.rows(f"SELECT @@{name}, @@time_zone, @@sql_mode, @@innodb_lock_wait_timeout, @@autocommit")[0]
     assert row[0] == "READ-COMMITTED"
@@ -123,7 +122,7 @@ def test_trap_7_and_16_every_session_is_read_committed_in_utc_and_strict(stream:
     assert stream.session.rows("SELECT @@time_zone") == (("+00:00",),)
 
 
-def test_trap_27_every_session_returns_all_rows(server: Server, stream: Stream) -> None:
+def test_every_session_returns_all_rows(server: Server, stream: Stream) -> None:
     set_globals(server, "SET GLOBAL sql_select_limit = 2")
     try:
         stream.session.drop()
@@ -132,7 +131,7 @@ def test_trap_27_every_session_returns_all_rows(server: Server, stream: Stream) 
         set_globals(server, "SET GLOBAL sql_select_limit = 18446744073709551615")
 
 
-def test_trap_7_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
+def test_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
     topic = stream.topic()
     stream.group(topic)
     stream.session.begin()
@@ -141,19 +140,19 @@ def test_trap_7_an_empty_locking_poll_blocks_no_insert(stream: Stream) -> None:
     with stream.other() as other, other.cursor() as cursor:
         cursor.execute("SET innodb_lock_wait_timeout = 1")
         cursor.execute(
-            "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
-            f"VALUES ({topic.id}, 0, 1, '', '', NOW(6))"
+            "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+            f"VALUES ({topic.id}, 0, 1, UNHEX(REPEAT('01', 16)), '', '', NOW(6))"
         )
     stream.session.rollback()
 
 
-def test_trap_5_matched_rows_are_counted_not_changed_ones(stream: Stream) -> None:
+def test_matched_rows_are_counted_not_changed_ones(stream: Stream) -> None:
     topic = stream.topic()
     result = stream.session.execute(f"UPDATE ems_topic SET name = name WHERE id = {topic.id}")
     assert result.affected == 1
 
 
-def test_trap_16_fractions_of_seconds_are_kept(stream: Stream) -> None:
+def test_fractions_of_seconds_are_kept(stream: Stream) -> None:
     stream.session.execute(
         "INSERT INTO ems_leader VALUES ('d', 'h', '2026-11-20 10:00:00.123456' + INTERVAL %(s)s SECOND)", {"s": 0.25}
     )
@@ -172,7 +171,7 @@ def _two_rows(stream: Stream) -> tuple[int, int]:
     return stream.topic("a").id, stream.topic("b").id
 
 
-def test_trap_6_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream: Stream) -> None:
+def test_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream: Stream) -> None:
     first, second = _two_rows(stream)
     stream.session.send("SET innodb_lock_wait_timeout = 1")
     runs: list[int] = []
@@ -193,7 +192,7 @@ def test_trap_6_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream:
     assert found == [(size + 1,), (size + 1,)]
 
 
-def test_trap_6_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream) -> None:
+def test_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream) -> None:
     ids = _two_rows(stream)
     meet = threading.Barrier(2)
     runs = [0, 0]
@@ -215,7 +214,7 @@ def test_trap_6_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream
     assert stream.rows("SELECT max_message_bytes FROM ems_topic") == [((4 << 20) + 2,)] * 2
 
 
-def test_trap_6_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) -> None:
+def test_a_packet_that_fails_in_its_middle_keeps_nothing(stream: Stream) -> None:
     packet = stream.session.packet()
     packet.begin()
     packet.add("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6))")
@@ -317,7 +316,7 @@ def test_conflicts_end_at_the_deadline(stream: Stream) -> None:
         raise Conflict("again")
 
     with pytest.raises(Conflict):
-        stream.session.again_on_conflict(attempt, until=0.0)
+        stream.session.retry_on_conflict(attempt, until=0.0)
     assert len(tries) == 1
 
 
@@ -339,7 +338,7 @@ def test_who_comes_back_by_itself_does_not_wait_out_a_conflict(stream: Stream) -
         other.rollback()
 
 
-def test_trap_12_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> None:
+def test_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> None:
     mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
     reader, writer = os.pipe()
     child = os.fork()
@@ -360,7 +359,7 @@ def test_trap_12_a_forked_child_uses_a_connection_of_its_own(stream: Stream) -> 
     assert stream.session.rows("SELECT CONNECTION_ID()") == ((mine,),)
 
 
-def test_trap_12_a_child_that_only_closes_does_not_say_goodbye_for_its_parent(stream: Stream) -> None:
+def test_a_child_that_only_closes_does_not_say_goodbye_for_its_parent(stream: Stream) -> None:
     mine = stream.session.rows("SELECT CONNECTION_ID()")[0][0]
     child = os.fork()
     if child == 0:
@@ -437,7 +436,7 @@ def test_a_password_may_have_any_characters(server: Server, stream: Stream, pass
         _execute(server.admin_url, f"DROP USER {account}")
 
 
-def test_trap_20_the_server_is_recognised(server: Server, stream: Stream) -> None:
+def test_the_server_is_recognised(server: Server, stream: Stream) -> None:
     facts = server_facts(stream.session)
     assert facts.is_mariadb == (server.flavor == "mariadb")
     assert facts.supported
@@ -447,7 +446,7 @@ def test_trap_20_the_server_is_recognised(server: Server, stream: Stream) -> Non
     assert any("GRANT" in line for line in grants(stream.session))
 
 
-def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(stream: Stream) -> None:
+def test_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(stream: Stream) -> None:
     types = dict(
         stream.rows(
             "SELECT CONCAT(TABLE_NAME, '.', COLUMN_NAME), DATA_TYPE FROM information_schema.COLUMNS "
@@ -465,7 +464,7 @@ def test_trap_17_and_18_the_tables_hold_large_bodies_and_compare_names_by_byte(s
     assert topics.get_topic(stream.session, "oRDERS") is None
 
 
-def test_trap_20_no_table_needs_what_only_one_server_has(stream: Stream) -> None:
+def test_no_table_needs_what_only_one_server_has(stream: Stream) -> None:
     rows = stream.rows("SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE()")
     assert {engine for _, engine in rows} == {"InnoDB"}
     for table in ("TRIGGERS", "ROUTINES"):
@@ -510,9 +509,14 @@ def test_tables_of_the_version_before_are_upgraded_under_running_processes(
     identity = stream_id(stream.session)
     added = tmp_path / "0999_note.sql"
     added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL;\n")
-    old = schema.migrations()
+    old = schema.migrations
     with monkeypatch.context() as newer:
-        newer.setattr(schema, "migrations", lambda: {**old, 999: added})
+        for module in (schema, tables):
+            newer.setattr(
+                module,
+                "migrations",
+                lambda package=tables.CORE: old(package) | ({999: added} if package == tables.CORE else {}),
+            )
         with pytest.raises(SchemaMissing, match="run `ems migrate`"):
             check_version(stream.session)
         assert migrate(stream.session) == [999]

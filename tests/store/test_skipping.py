@@ -1,4 +1,4 @@
-"""Leaving out a backlog (R15): once or by policy, above a lag limit, older than a time; counted and never silent."""
+"""Leaving out a backlog: once or by policy, above a lag limit, older than a time; counted and never silent."""
 
 import logging
 import re
@@ -40,7 +40,7 @@ def skips(stream: Stream) -> list[tuple[object, ...]]:
     return stream.rows("SELECT `partition`, lo, hi, reason FROM ems_skip ORDER BY skipped_at, `partition`, lo")
 
 
-def test_r15_what_each_policy_passes_over(stream: Stream, group: Group) -> None:
+def test_what_each_policy_passes_over(stream: Stream, group: Group) -> None:
     backlogs = Admin(stream.app()).backlogs
     for policy, to in (
         (SkipPolicy(100), 1),
@@ -57,9 +57,7 @@ def test_r15_what_each_policy_passes_over(stream: Stream, group: Group) -> None:
     assert [stream.cursor(group, n) for n in (0, 1)] == [1, 1] and skips(stream) == [], "a dry run changes nothing"
 
 
-def test_r15_a_skip_is_counted_written_down_and_touches_no_other_group(
-    stream: Stream, topic: Topic, group: Group
-) -> None:
+def test_a_skip_is_counted_written_down_and_touches_no_other_group(stream: Stream, topic: Topic, group: Group) -> None:
     other, me, app = stream.group(topic, "other"), stream.client(), stream.app()
     claim = stream.take(topic, group, me, 5)
     made = Admin(app).backlogs.skip("t", "g", SkipPolicy(20), partition=0)
@@ -81,7 +79,7 @@ def test_r15_a_skip_is_counted_written_down_and_touches_no_other_group(
     assert samples["ems_group_skipped_total", "g"] == 35 and samples["ems_group_unclaimed", "other"] == 60
 
 
-def test_r15_the_beat_goes_by_the_policies(
+def test_the_beat_goes_by_the_policies(
     stream: Stream, topic: Topic, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     paused = stream.group(topic, "paused")
@@ -110,7 +108,7 @@ def test_r15_the_beat_goes_by_the_policies(
     assert stream.rows("SELECT * FROM ems_skip_policy") == [], "a deleted group gets none"
 
 
-def test_r15_only_low_priorities_are_dropped(stream: Stream) -> None:
+def test_only_low_priorities_are_dropped(stream: Stream) -> None:
     app = stream.app()
     admin = Admin(app)
     stream.group(admin.create_topic("p", priorities=10), "g")
@@ -137,7 +135,7 @@ def test_r15_only_low_priorities_are_dropped(stream: Stream) -> None:
             admin.backlogs.skip("p", "g", wrong)
 
 
-def test_r15_workers_that_are_quicker_are_not_thrown_back(stream: Stream, topic: Topic, group: Group) -> None:
+def test_workers_that_are_quicker_are_not_thrown_back(stream: Stream, topic: Topic, group: Group) -> None:
     plan = skipping.plan_skips(stream.session, group, SkipPolicy(20))
     claimed = offsets(stream.take(topic, group, stream.client(), 15, partition=0))
     claim = claims.take_range(stream.session, stream.claimant(topic, group, stream.client(), 4), 1, wait=True)
@@ -149,7 +147,7 @@ def test_r15_workers_that_are_quicker_are_not_thrown_back(stream: Stream, topic:
     assert cursors.skip_to(stream.session, group, 0, 30, "gone") == 0
 
 
-def test_r15_wrong_policies(stream: Stream, group: Group) -> None:
+def test_wrong_policies(stream: Stream, group: Group) -> None:
     backlogs = Admin(stream.app()).backlogs
     with pytest.raises(ConfigError, match=r"most_waiting = -1.*older_s = -2"):
         backlogs.set_policy("t", "g", SkipPolicy(-1, -2.0))

@@ -5,7 +5,7 @@ from emsworker.store.groups import claims, progress
 from tests.support.streams import Stream, failed, flush_of, offsets
 
 
-def test_w2_publish_claim_flush_retry_recover(stream: Stream, app: Ems) -> None:
+def test_publish_claim_flush_retry_recover(stream: Stream, app: Ems) -> None:
     receipts = app.send_many("t", [{"n": n} for n in range(10)])
     assert [receipt.offset for receipt in receipts] == list(range(1, 11))
     topic = app.stream.catalog.topic("t")

@@ -16,8 +16,8 @@ OFFSETS = "SELECT `offset` FROM ems_message WHERE kind = 'message' ORDER BY `off
 
 def insert(stream: Stream, topic: Topic, offset: int, born_at: str = "NOW(6) - INTERVAL 1 HOUR") -> None:
     stream.rows(
-        "INSERT INTO ems_message (topic_id, `partition`, `offset`, headers, body, born_at) "
-        f"VALUES (%s, 0, %s, '', '1', {born_at})",
+        "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+        f"VALUES (%s, 0, %s, UNHEX(REPLACE(UUID(), '-', '')), '', '1', {born_at})",
         topic.id,
         offset,
     )

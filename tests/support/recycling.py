@@ -10,7 +10,7 @@ import pymysql
 
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import latest_version, migrate
+from emsworker.store.engine.schema import latest_version
 from tests.support.servers import (
     START_TIMEOUT_S,
     connect,
@@ -20,11 +20,12 @@ from tests.support.servers import (
     make_hostile,
     url_of,
 )
+from tests.support.tables import migrate
 
 Prepare = Callable[[str], None]
 Shape = tuple[tuple[object, ...], ...]
 _FEW_ROWS = 500
-_VERSION = "ems_schema_version"
+_VERSION, _EXTENSIONS = "ems_schema_version", "ems_extension_version"
 _SHAPE = (
     "SELECT table_name, column_name, column_type, is_nullable, column_default, extra FROM information_schema.columns "
     "WHERE table_schema = DATABASE() ORDER BY 1, 2",
@@ -108,7 +109,7 @@ def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:
         cursor.execute(_NUMBERED)
         large = {str(row[0]) for row in cursor.fetchall()}
         large |= {table for table, count in filled.items() if count == _FEW_ROWS}
-        for table in filled.keys() - large - {_VERSION}:
+        for table in filled.keys() - large - {_VERSION, _EXTENSIONS}:
             cursor.execute(f"DELETE FROM `{table}`")
         if _VERSION in filled:  # a stream of its own, which needs no migration
             cursor.execute(f"DELETE FROM {_VERSION} WHERE version > %s", (latest_version(),))

@@ -5,8 +5,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from emsworker.core.extension import extensions
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.engine.grants import statements
+from emsworker.store.engine.grants import Grants
 from tests.support.servers import connect
 
 # As both, because a server may know its own host by either name.
@@ -31,7 +32,10 @@ def users(server: Server, url: str) -> Iterator[MakeUser]:
             made.append(f"'{name}'@'{host}'")
             more = [f"GRANT {text} TO {made[-1]}" for text in also]
             create = f"CREATE USER {made[-1]} IDENTIFIED BY 'pw'"
-            _run(server, [create, *statements(role, database, f"{name}@{host}", allow), *more])
+            _run(
+                server,
+                [create, *Grants(extensions().values()).statements(role, database, f"{name}@{host}", allow), *more],
+            )
         return re.sub(r"//.*@", f"//{name}:pw@", url)
 
     try:

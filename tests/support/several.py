@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.support.servers import fresh_database
+from tests.support.tables import migrate
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import emsworker
@@ -24,4 +25,10 @@ def module_of(path: Path) -> str:
 def statements_of(subject: str) -> Statements:
     """The statements of ``<subject>.sql``, wherever it is."""
     (path,) = [path for path in sql_files() if path.stem == subject]
-    return Statements(module_of(path))
+    return statements_beside(path)
+
+
+def statements_beside(path: Path) -> Statements:
+    """The statements of a file as its module has them, with their lists of columns."""
+    held = vars(import_module(module_of(path))).values()
+    return next(one for one in held if isinstance(one, Statements))

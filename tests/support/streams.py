@@ -14,19 +14,19 @@ import pytest
 from emsworker import Ems
 from emsworker.beat import recovery
 from emsworker.core.codec import Decoder
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
+from emsworker.core.work import Claimant
 from emsworker.local import LocalDatabase
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import claims
-from emsworker.store.groups.claims import Claimant
-from emsworker.store.groups.progress import Flush
 from tests.support import rows
 from tests.support.recycling import recycled_database
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from emsworker.core.errors import AppNotFound
-from emsworker.worker import app_facts
-from emsworker.worker.app_facts import describe_app
+from emsworker.worker import app_inspection
+from emsworker.worker.app_inspection import describe_app
 
 MANY = """
 from emsworker import Ems
@@ -39,13 +39,13 @@ emsworker.core.codec.check_serializers = lambda *_: __import__("signal").pause()
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(app_facts, "_TIMEOUT_S", 60)
+    monkeypatch.setattr(app_inspection, "_TIMEOUT_S", 60)
     return {key: value for key, value in os.environ.items() if not key.startswith("EMS_")} | {
         "XDG_DATA_HOME": str(tmp_path)
     }
 
 
-def _describe(text: str, environ: dict[str, str]) -> app_facts.AppFacts:
+def _describe(text: str, environ: dict[str, str]) -> app_inspection.AppInspection:
     Path("many_app.py").write_text(text)
     return describe_app("many_app:app", environ)
 
@@ -62,7 +62,7 @@ def test_a_process_that_the_app_has_forked_delays_nothing(environ: dict[str, str
 
 
 def test_the_step_that_took_too_long_is_named(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_facts, "_TIMEOUT_S", 10)
+    monkeypatch.setattr(app_inspection, "_TIMEOUT_S", 10)
     with pytest.raises(AppNotFound, match=r"imported in .* s, but checking its 1000 groups against the stream takes"):
         _describe(SLOW, environ)
 

@@ -198,7 +198,7 @@ def test_what_ends_after_its_claim_was_lost_is_lost_too() -> None:
     def stolen(app: Ems) -> None:
         @app.subscribe("t", group="g")
         def handler(message: Message) -> None:
-            message.run._claim_run.lost = True  # type: ignore[attr-defined]
+            message.run._claim_run.progress.close()  # type: ignore[attr-defined]
 
     run_of(stolen, None, Thief())
     assert [end.outcome.value for end in runs[0].ends] == ["lost"] and len(runs) == 1

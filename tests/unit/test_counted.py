@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from emsworker.cli.cells import cell_of
+from emsworker.console.cells import cell_of
 from emsworker.core.counted import counted, plural, seconds_text
 from emsworker.core.ladder import Dead, Ladder
 from emsworker.spark.jobs.report import shown

@@ -17,7 +17,7 @@ from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements, split_script
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import PASSED_OVER
-from tests.support.statements import module_of, sql_files
+from tests.support.statements import sql_files, statements_beside
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,27 +31,27 @@ ROOT = Path(__file__).resolve().parents[2]
         ("hard_time_limit_s", float("nan")), ("hard_time_limit_s", float("inf")), ("colour", "red"),
     ],
 )  # fmt: skip
-def test_t1_a_wrong_task_option_is_named(option: str, value: Any) -> None:
+def test_a_wrong_task_option_is_named(option: str, value: Any) -> None:
     app = Ems("test")
     with pytest.raises(ConfigError) as caught:
         app.task(**{option: value})(print)
     assert [problem.name for problem in caught.value.problems] == [option]
 
 
-def test_t1_all_wrong_options_are_told_at_once() -> None:
+def test_all_wrong_options_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         HandlerOptions(on_error="shrug", batch=-1, max_attempts=0, timeout_s=-1, ladder="x")
     assert len(caught.value.problems) == 5
 
 
-def test_r7_a_task_has_its_own_ladder_over_the_groups() -> None:
+def test_a_task_has_its_own_ladder_over_the_groups() -> None:
     group = Ladder.parse("1s 2s", 5, 0.0)
     assert HandlerOptions().ladder_over(group) is group
     assert HandlerOptions(max_attempts=9).ladder_over(group) == Ladder((1.0, 2.0), 9, 0.0)
     assert HandlerOptions(ladder="7s").ladder_over(group) == Ladder((7.0,), 5, 0.0)
 
 
-def test_t1_a_name_is_taken_once() -> None:
+def test_a_name_is_taken_once() -> None:
     app = Ems("test")
     app.task(name="a")(print)
     with pytest.raises(ConfigError, match="has a handler"):
@@ -70,7 +70,7 @@ def message(app: Ems, body: bytes, headers: bytes = b"") -> Message:
     return Message("default", 0, row, app.stream.decoder)
 
 
-def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
+def test_a_task_gets_its_arguments_and_its_request() -> None:
     app = Ems("test")
 
     @app.task(bind=True, name="add")
@@ -94,7 +94,7 @@ def test_t2_a_task_gets_its_arguments_and_its_request() -> None:
         add.call(message(app, b"7"))
 
 
-def test_t7_middleware_changes_its_own_copy_of_the_headers() -> None:
+def test_middleware_changes_its_own_copy_of_the_headers() -> None:
     headers = {"a": "b"}
     outgoing = Outgoing("t", 1, headers=headers)
     outgoing.headers["c"] = "d"
@@ -147,7 +147,7 @@ def test_every_named_statement_is_used_and_named_once() -> None:
             line.split()[2] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("-- name:")
         ]
         assert len(names) == len(set(names)), path.name
-        statements = Statements(module_of(path))
+        statements = statements_beside(path)
         code = path.with_suffix(".py").read_text(encoding="utf-8")
         computed = [re.sub(r"{[^}]*}", r"\\w+", name) for name in re.findall(r'_SQL\[f"([^"]+)"\]', code)]
         computed += [r"\w+"] if re.search(r"_SQL\[\w+\]", code) else []
@@ -159,14 +159,14 @@ def test_every_named_statement_is_used_and_named_once() -> None:
             )
             assert used, f"{path.name}: {name} is not used"
     with pytest.raises(AttributeError):
-        _ = Statements("emsworker.store.groups.claims").no_such_statement
+        _ = Statements("emsworker.store.groups.cancel").no_such_statement
 
 
 def test_a_script_is_split_at_the_ends_of_lines() -> None:
     assert split_script("-- a\nCREATE x (a\n);\n\n-- b;\nSELECT ';';\n") == ["CREATE x (a\n)", "SELECT ';'"]
 
 
-def test_r10_a_broadcast_takes_few_options_and_its_topic_has_no_groups() -> None:
+def test_a_broadcast_takes_few_options_and_its_topic_has_no_groups() -> None:
     app = Ems("test")
     with pytest.raises(ConfigError) as caught:
         app.subscribe("news", "g", broadcast=True, batch=5, ladder="1s")

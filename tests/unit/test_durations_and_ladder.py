@@ -45,7 +45,7 @@ def test_durations_are_written_shortly(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-def test_r7_the_default_ladder_has_16_rungs_and_then_death() -> None:
+def test_the_default_ladder_has_16_rungs_and_then_death() -> None:
     ladder = Ladder.parse(DEFAULT_LADDER, jitter=0)
     assert len(ladder.delays_s) == 16
     decisions = [ladder.next(attempt, ValueError("no")) for attempt in range(1, 17)]
@@ -59,13 +59,13 @@ def test_the_last_rung_repeats() -> None:
     assert [ladder.next(attempt, ValueError()) for attempt in (2, 3, 8)] == [RetryIn(2.0)] * 3
 
 
-def test_trap_15_jitter_only_lengthens() -> None:
+def test_jitter_only_lengthens() -> None:
     ladder = Ladder.parse("10s", jitter=0.5)
     assert ladder.next(1, ValueError(), rng=lambda: 0.0) == RetryIn(10)
     assert ladder.next(1, ValueError(), rng=lambda: 1.0) == RetryIn(15)
 
 
-def test_r8_the_error_decides() -> None:
+def test_the_error_decides() -> None:
     ladder = Ladder.parse("10s", max_attempts=2, jitter=0)
     assert ladder.next(1, Ignore()) == Done()
     assert ladder.next(9, Ignore()) == Done()
@@ -77,7 +77,7 @@ def test_r8_the_error_decides() -> None:
 
 
 @pytest.mark.parametrize("countdown", [-1, math.inf, math.nan, 1e12])
-def test_r8_an_impossible_countdown_is_an_error_of_the_handler(countdown: float) -> None:
+def test_an_impossible_countdown_is_an_error_of_the_handler(countdown: float) -> None:
     with pytest.raises(ValueError, match="out of range"):
         Retry(countdown=countdown)
 
@@ -97,7 +97,7 @@ def test_a_written_ladder_reads_back(delays: list[float]) -> None:
     assert Ladder.parse(str(ladder)) == ladder
 
 
-def test_r19_slow_messages_are_claimed_one_by_one_and_fast_ones_by_hundreds() -> None:
+def test_slow_messages_are_claimed_one_by_one_and_fast_ones_by_hundreds() -> None:
     fast = BatchSizer(0.5, 500)
     sizes = []
     for _ in range(4):

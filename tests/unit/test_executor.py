@@ -13,12 +13,12 @@ from emsworker.consume.executor import Executor
 from emsworker.consume.losses import LostUnderHandler
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.codec import Decoder
+from emsworker.core.errors import ConnectionLost
+from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome
+from emsworker.core.servers import ServerRun
 from emsworker.publish.transaction import Transaction
-from emsworker.store.engine.errors import ConnectionLost
-from emsworker.store.engine.schema import ServerRun
-from emsworker.store.groups.progress import Flush
 from emsworker.tasks.middleware import Middleware
 
 SERVER = ServerRun(("one",), 100.0)
@@ -50,6 +50,11 @@ class Recorder:
         return returned
 
 
+def whole(channel: Recorder) -> Any:
+    """It has what an executor needs of a channel."""
+    return channel
+
+
 class Witness(Middleware):
     def __init__(self) -> None:
         self.seen: list[tuple[int, str, str]] = []
@@ -68,8 +73,7 @@ def run_of(
     (route,) = app.registry.routes.values()
     channel, witness = Recorder(), Witness()
     channel.lost = lost
-    whole: Any = channel
-    context = RunContext(route, Ladder.parse("5", 3, 0.0), whole, ResultWriter(60.0), RunHooks.of([witness]))
+    context = RunContext(route, Ladder.parse("5", 3, 0.0), whole(channel), ResultWriter(60.0), RunHooks.of([witness]))
     messages = [
         Message(
             "t",
@@ -92,9 +96,9 @@ def fail_at_six(app: Ems) -> None:
 
 
 def test_a_failure_is_decided_and_its_neighbours_are_done() -> None:
-    executor, claim_run, _, witness = run_of(fail_at_six)
+    executor, claim_run, channel, witness = run_of(fail_at_six)
     assert executor.run(claim_run)
-    flush = claim_run.finish()
+    flush = claim_run.finish(whole(channel))
     assert flush is not None and flush.acked_to == 7 and flush.finished
     (failure,) = flush.failures
     assert (failure.offset, failure.outcome, failure.retry_in_s) == (6, Outcome.FAILED, 5.0)
@@ -140,10 +144,10 @@ def test_a_batch_names_its_failures_or_is_run_one_by_one() -> None:
             if messages[0].offset == 7:
                 raise BatchFailed({messages[0].id: KeyError("seven")})
 
-    executor, claim_run, _, witness = run_of(subscribe)
+    executor, claim_run, channel, witness = run_of(subscribe)
     assert executor.run(claim_run)
     assert calls == [[5, 6, 7], [5], [6], [7]]
-    flush = claim_run.finish()
+    flush = claim_run.finish(whole(channel))
     assert flush is not None and [failure.offset for failure in flush.failures] == [7]
     assert witness.seen[-1] == (7, "failed", "KeyError('seven')")
 
@@ -159,7 +163,7 @@ def test_the_end_of_a_transactional_message_is_its_commit() -> None:
     executor, claim_run, channel, _ = run_of(transactional)
     assert executor.run(claim_run)
     assert [flush.acked_to for flush in channel.flushes] == [5, 6]
-    flush = claim_run.finish()
+    flush = claim_run.finish(whole(channel))
     assert flush is not None and flush.acked_to == 7 and [failure.offset for failure in flush.failures] == [7]
 
 

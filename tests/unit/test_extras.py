@@ -86,7 +86,7 @@ def test_metrics_ask_for_their_extra_when_they_are_made(made: str) -> None:
     ("read", "extra"), [("read_arrow", "arrow"), ("read_pandas", "pandas"), ("scan_polars", "polars")]
 )
 def test_a_read_without_spark_asks_for_its_extra(read: str, extra: str) -> None:
-    code = f"{_WITHOUT}import emsworker\nemsworker.{read}(subscribe='orders')"
+    code = f"{_WITHOUT}import emsworker.arrow\nemsworker.arrow.{read}(subscribe='orders')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip().endswith(f"pip install 'emsworker[{extra}]'"), done.stderr
 

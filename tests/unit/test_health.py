@@ -9,7 +9,6 @@ import pytest
 
 from emsworker.beat.leader import BeatHealth
 from emsworker.core.errors import AccessDenied
-from emsworker.core.process.clock import ticks
 from emsworker.observe.http import HttpRequest
 from emsworker.worker.child import Child
 from emsworker.worker.child_spec import ChildHealth, ChildSpec
@@ -78,20 +77,20 @@ def child(now: float, *, idle_s: float = 0.0, ran_s: float | None = None, hang: 
     """One whose only thread turned so long ago, and perhaps runs a message since."""
     made = Child(ChildSpec("a", (), (), 1, "", "", "info", -1))
     thread = SimpleNamespace(name="ems-consumer-0", ident=1, turned_at=now - idle_s)
-    completer = SimpleNamespace(
+    claims = SimpleNamespace(
         overdue=lambda since: hang, began_at=lambda ident, now: 0.0 if ran_s is None else now, hanging=set()
     )
     good = {"good": True, **lease}
     poller = SimpleNamespace(looked_at=now - good.pop("looked_s", 0.0), refused_by=good.pop("refused_by", None))
-    database = SimpleNamespace(full=good.pop("full", ""))
+    broker = SimpleNamespace(database=SimpleNamespace(full=good.pop("full", "")))
     lease = SimpleNamespace(refused_by=None, **good)
-    context: Any = SimpleNamespace(completer=completer, lease=lease, poller=poller, database=database)
+    context: Any = SimpleNamespace(claims=claims, lease=lease, poller=poller, broker=broker)
     made._consumers, made._context, made._poll_max_s = [thread], context, 1.0  # type: ignore[list-item]
     return made
 
 
 def test_a_child_tells_stalled_threads_from_a_server_that_is_away() -> None:
-    now = ticks()
+    now = 1_000.0  # whatever the machine has been up for
     assert child(now)._health(now) == ChildHealth()
     assert child(now, idle_s=100)._health(now) == ChildHealth(), "a call of the server may take that long"
     assert child(now, idle_s=500, ran_s=400)._health(now) == ChildHealth(), "a long task within its limit"

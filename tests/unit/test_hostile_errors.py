@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from emsworker import Ems, Middleware
-from emsworker.consume.attempts import one_line
-from emsworker.consume.executor import describe
+from emsworker.consume.attempts import describe, one_line
 from emsworker.core.errors import text_of
 from emsworker.core.ladder import Dead, Ladder
 from emsworker.observe.logs import JsonFormatter

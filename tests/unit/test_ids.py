@@ -28,7 +28,7 @@ def test_good_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a ", " a", "a b", "-a", ".a", "é", "x" * 191, "a\n", "a/b", "a%b", None, 7])
-def test_trap_18_names_that_a_collation_could_confuse_are_refused(name: str) -> None:
+def test_names_that_a_collation_could_confuse_are_refused(name: str) -> None:
     with pytest.raises(InvalidName, match="topic") as caught:
         check_name("topic", name)
     assert repr(name) in str(caught.value)
@@ -77,7 +77,7 @@ def test_claim_ids_fit_into_63_bits_and_differ() -> None:
     assert all(0 < number < 1 << 63 for number in ids)
 
 
-def test_r3_client_ids_name_address_process_and_thread() -> None:
+def test_client_ids_name_address_process_and_thread() -> None:
     ip, pid, token, tid = new_client_id("10.1.2.3").split("-")
     assert ip == "10.1.2.3"
     assert len(token) == 32
@@ -88,11 +88,11 @@ def test_r3_client_ids_name_address_process_and_thread() -> None:
 
 
 @given(st.binary(max_size=255), st.integers(1, 64))
-def test_w6_the_partition_of_a_key_is_crc32(key: bytes, partitions: int) -> None:
+def test_the_partition_of_a_key_is_crc32(key: bytes, partitions: int) -> None:
     assert partition_of(key, partitions) == crc32(key) % partitions
 
 
-def test_w6_keys_spread() -> None:
+def test_keys_spread() -> None:
     counts = [0] * 8
     for number in range(8000):
         counts[partition_of(f"key-{number}".encode(), 8)] += 1

@@ -3,8 +3,9 @@
 import pytest
 
 from emsworker.consume import pulled as pulled_module
+from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.in_hand import InHand
-from emsworker.consume.pulled import PulledClaim, PulledRun, Settlement
+from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 
@@ -32,7 +33,7 @@ class Consumer:
 
     def settle(self, *messages: Message) -> None:
         ends = [message.run for message in messages]
-        self.in_hand.settle([(run, Settlement(run.message)) for run in ends if isinstance(run, PulledRun)])
+        self.in_hand.settle([(run, Ended(run.message)) for run in ends if isinstance(run, PulledRun)])
 
 
 def name(pulled: PulledClaim | None) -> int | None:
@@ -113,11 +114,11 @@ def test_if_the_name_cannot_be_removed_the_others_go_on_waiting(consumer: Consum
     assert name(consumer.deliver()[1]) == 1
     consumer.claim(2)
     now[0] += ROOM_S + 0.1
-    suspect.write = pulled_module.ClaimWrite(suspect._flush())  # one is under way
+    write = suspect.progress.write = ClaimWrite(suspect.progress.flush(1.0))  # one is under way
     others, named = consumer.deliver()
     assert named is suspect and suspect.announce() is None
     consumer.in_hand.put_back(others)
-    suspect.confirm(suspect.write)
+    suspect.confirm(write)
     (_,), named = consumer.deliver()
     assert name(named) is None
 

@@ -48,7 +48,7 @@ def read(lines: io.StringIO) -> list[dict[str, Any]]:
         (replace(FAILED, retry_in_s=None), "ERROR", "failed after 12 ms, it is not run again: ValueError: no"),
     ],
 )
-def test_v6_one_line_an_attempt(failure: Failure, level: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_an_attempt(failure: Failure, level: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         ATTEMPT.log_failure(failure, "ValueError: no")
     (record,) = caplog.records
@@ -61,7 +61,7 @@ def test_v6_one_line_an_attempt(failure: Failure, level: str, text: str, caplog:
     assert "Traceback" in caplog.text
 
 
-def test_v6_errors_are_one_line_without_passwords() -> None:
+def test_errors_are_one_line_without_passwords() -> None:
     class _Away(Exception):
         pass
 
@@ -70,7 +70,7 @@ def test_v6_errors_are_one_line_without_passwords() -> None:
     assert one_line(_Away("\n\n gone")).endswith("Away: gone")
 
 
-def test_v6_json_is_json_whatever_is_logged(lines: io.StringIO) -> None:
+def test_json_is_json_whatever_is_logged(lines: io.StringIO) -> None:
     log = logging.getLogger("mine")
     try:
         raise ValueError("é")
@@ -81,7 +81,7 @@ def test_v6_json_is_json_whatever_is_logged(lines: io.StringIO) -> None:
     assert line["traceback"].startswith("Traceback") and "task" not in line
 
 
-def test_v6_a_handlers_own_lines_name_its_message(lines: io.StringIO) -> None:
+def test_a_handlers_own_lines_name_its_message(lines: io.StringIO) -> None:
     app, log = Ems("shop", url="mysql://u:p@localhost/shop"), logging.getLogger("mine")
 
     @app.task(name="plain")
@@ -117,7 +117,7 @@ def test_v6_a_handlers_own_lines_name_its_message(lines: io.StringIO) -> None:
     assert own["batch"]["task"].endswith("batch") and "task" not in own["outside"]
 
 
-def test_v6_the_filter_fills_formats_of_ones_own() -> None:
+def test_the_filter_fills_formats_of_ones_own() -> None:
     record = logging.makeLogRecord({"msg": "x"})
     assert MessageFields().filter(record)
     assert logging.Formatter("%(task)s %(message)s").format(record) == "None x"

@@ -9,7 +9,7 @@ from emsworker.consume.losses import Losses, LostRun, judge
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import ConnectionLostInHandler
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
-from emsworker.store.engine.schema import ServerRun
+from emsworker.core.servers import ServerRun
 from emsworker.tasks.options import HandlerOptions
 
 CLAIM = Claim(1, 0, 5, 5, 4, 7, ClaimSource.STREAM, Isolation.ALONE, "c")
@@ -19,7 +19,7 @@ RUN = LostRun(CLAIM, [MESSAGE], HandlerOptions(), 100.0, 61.25, SERVER, cut=True
 
 
 def verdict(run: LostRun = RUN, server: ServerRun = SERVER, **more: Any) -> ConnectionLostInHandler | str:
-    return judge(run, **{"times": 3, "server": server, "since_s": 62.0, "acked_to": 4, **more})
+    return judge(run, **{"times": 3, "server": server, "since_s": 62.0, "committed": False, **more})
 
 
 def test_g_a_loss_under_a_message_that_runs_alone_is_charged_and_says_where_to_look() -> None:
@@ -37,8 +37,8 @@ def test_g_a_loss_under_a_message_that_runs_alone_is_charged_and_says_where_to_l
         ({"server": ServerRun(("b", 3306, 2), 500.0)}, "another server"),
         ({"server": ServerRun(("a", 3306, 1), 62.0)}, "restarted"),
         ({"run": dataclasses.replace(RUN, cut=False)}, "could not serve"),
-        ({"acked_to": 5}, "committed"),
-        ({"acked_to": None}, "another owner"),
+        ({"committed": True}, "committed"),
+        ({"committed": None}, "another owner"),
     ],
 )
 def test_g_a_loss_that_is_not_the_messages_fault_charges_nobody(case: dict[str, Any], reason: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import nodes
 from emsworker.store.engine.nodes import SeveralServers, nodes_of
-from emsworker.store.engine.standing import Standing
+from emsworker.store.engine.standing import ServerRole
 
 
 @pytest.mark.parametrize(("view", "goes_back"), [("3", False), ("4", True)])
@@ -20,6 +20,8 @@ def test_a_node_is_gone_back_to_only_in_the_view_of_the_one_in_use(
     assert isinstance(several, SeveralServers)
     several._first = 1  # the one in use
     in_use: Any = SimpleNamespace(may_change=True, next_look=0.0, number=1)
-    monkeypatch.setattr(nodes, "standing_now", lambda _: Standing("galera", many=True, view="4"))
-    monkeypatch.setattr(several, "_ask", lambda number: Standing("galera", many=True, view=view if number == 0 else ""))
+    monkeypatch.setattr(nodes, "standing_now", lambda _: ServerRole("galera", many=True, view="4"))
+    monkeypatch.setattr(
+        several, "_ask", lambda number: ServerRole("galera", many=True, view=view if number == 0 else "")
+    )
     assert several.still_serves(in_use) is not goes_back

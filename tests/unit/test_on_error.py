@@ -1,4 +1,4 @@
-"""R8: what an exception means; what a handler asks for by name is always done."""
+"""What an exception means; what a handler asks for by name is always done."""
 
 import pytest
 
@@ -23,9 +23,9 @@ LADDER = Ladder.parse("7s", max_attempts=3, jitter=0)
         ("dead", Ignore("never mind"), Done()),
     ],
 )
-def test_r8_on_error(on_error: str, error: Exception, decision: Decision) -> None:
+def test_on_error(on_error: str, error: Exception, decision: Decision) -> None:
     assert HandlerOptions(on_error=on_error).decide(LADDER, 1, error) == decision
 
 
-def test_r8_an_attempt_too_many_is_dead_whatever_the_handler_asks_for() -> None:
+def test_an_attempt_too_many_is_dead_whatever_the_handler_asks_for() -> None:
     assert isinstance(HandlerOptions().decide(LADDER, 3, Retry(countdown=1)), Dead)

@@ -1,4 +1,4 @@
-"""R23: levels of priority, the partitions that carry them, and who comes next."""
+"""Levels of priority, the partitions that carry them, and who comes next."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from emsworker import Ems
 from emsworker.consume.hints import AGING_EVERY, Chooser, Hint
 from emsworker.core.errors import ConfigError, InvalidPriority
 from emsworker.core.model import NewMessage, Topic, TopicKind, TopicRule
-from emsworker.core.partitioner import MAX_PARTITIONS, level_of, numbered, partition_of
+from emsworker.core.partitioner import MAX_PARTITIONS, level_of, partition_number, partition_of
 from emsworker.core.priority import PRIORITIES, level_below, levels_of
 
 
@@ -33,9 +33,9 @@ def test_partitions_are_numbered_apart_and_fit_the_column(priorities: int, parti
 def test_a_key_has_the_same_partition_of_each_level() -> None:
     for level in (0, 7):
         keyed = NewMessage(b"", b"k", None, b"", b"", level=level)
-        assert keyed.place(5, otherwise=3) == numbered(level, partition_of(b"k", 5))
-        assert NewMessage(b"", None, None, b"", b"", level=level).place(5, otherwise=8) == numbered(level, 3)
-        assert NewMessage(b"", b"k", None, b"", b"", 2, level).place(5, otherwise=8) == numbered(level, 2)
+        assert keyed.place(5, otherwise=3) == partition_number(level, partition_of(b"k", 5))
+        assert NewMessage(b"", None, None, b"", b"", level=level).place(5, otherwise=8) == partition_number(level, 3)
+        assert NewMessage(b"", b"k", None, b"", b"", 2, level).place(5, otherwise=8) == partition_number(level, 2)
 
 
 # -- who comes next ----------------------------------------------------------------------------------------------------

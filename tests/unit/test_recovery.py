@@ -8,9 +8,8 @@ import pytest
 from emsworker.beat.recovery import Verdict, failure_of, judge, may_come_back
 from emsworker.core.codec import encode_headers
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Claim, ClaimSource, Isolation, Outcome
-from emsworker.store.groups.handlers import HandlerRow
-from emsworker.store.groups.recovery import Lost, Place, Suspect
+from emsworker.core.lost import Lost, Place, Suspect
+from emsworker.core.model import Claim, ClaimSource, HandlerRow, Isolation, Outcome
 
 GROUP = Ladder.parse("10s", max_attempts=16, jitter=0)
 CLAIM = Claim(1, 0, 5, 9, 4, 7, ClaimSource.STREAM, Isolation.NONE, "c")
@@ -38,7 +37,7 @@ def lost(isolation: Isolation = Isolation.NONE, source: ClaimSource = ClaimSourc
         (lost(Isolation.FEW, orphaned=False), Verdict(Outcome.TIMEOUT, True, Isolation.FEW)),
     ],
 )
-def test_r5_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) -> None:
+def test_each_crash_narrows_the_suspicion_down(case: Lost, verdict: Verdict) -> None:
     assert judge(case, up_s=1e6, lease_s=15) == verdict
 
 

@@ -1,10 +1,11 @@
-"""R24: the limits of a run, as its handler sees and moves them."""
+"""The limits of a run, as its handler sees and moves them."""
 
 from typing import Any
 
 import pytest
 
-from emsworker.consume.claim_run import ClaimRun, Ended, ThreadRun
+from emsworker.consume.claim_progress import Ended
+from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.core.codec import Decoder
 from emsworker.core.errors import RunEnded
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
@@ -13,22 +14,22 @@ from emsworker.core.run import UNWATCHED
 from emsworker.tasks.options import HandlerOptions
 
 
-def test_r24_the_limits_of_a_run() -> None:
+def test_the_limits_of_a_run() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
     claim = Claim(1, 0, 5, 9, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message])
     claim_run = ClaimRun(claim, 1, 60.0, 0)
-    run = ThreadRun(claim_run, claim_run, message, 100.0)
+    run = ThreadRun(claim_run, claim_run.watch, message, 100.0)
     assert run.time_left == 0.0 and UNWATCHED.time_left == float("inf")
     with pytest.raises(RunEnded):
         run.extend(5)
     now = ticks()
-    run = ThreadRun(claim_run, claim_run, message, now)
+    run = ThreadRun(claim_run, claim_run.watch, message, now)
     claim_run.start([message], HandlerOptions(soft_time_limit_s=10, hard_time_limit_s=20), now)
     assert 9 < run.time_left <= 10
     run.extend(5)
     assert run.time_left <= 10, "nothing is ever shortened"
     run.extend(15)
-    assert 14.5 < run.time_left <= 15 and 24.5 < claim_run.time_limit_s <= 25.1
+    assert 14.5 < run.time_left <= 15 and 24.5 < claim_run.watch.time_limit_s <= 25.1
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="number of seconds"):
             run.extend(wrong)
@@ -40,14 +41,14 @@ def test_r24_the_limits_of_a_run() -> None:
         run.extend(1)
 
 
-def test_r24_a_batch_has_its_time_together() -> None:
+def test_a_batch_has_its_time_together() -> None:
     messages = [
         Message("t", 0, (offset, bytes([offset]) * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
         for offset in (5, 6)
     ]
     claim_run = ClaimRun(Claim(1, 0, 5, 6, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", messages), 1, 2.0, 0)
     now = ticks()
-    first, second = (ThreadRun(claim_run, claim_run, message, now) for message in messages)
+    first, second = (ThreadRun(claim_run, claim_run.watch, message, now) for message in messages)
     claim_run.start(messages, HandlerOptions(), now)
     second.extend(30)
     assert 29 < first.time_left <= 30
@@ -60,11 +61,11 @@ def test_r24_a_batch_has_its_time_together() -> None:
     assert first.time_left == 0.0
 
 
-def test_r24_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
+def test_a_hang_is_not_ended_when_it_has_just_asked_for_more() -> None:
     message = Message("t", 0, (5, b"u" * 16, None, None, b"", b"", "2026-01-01"), Decoder(("json",)))
     claim_run = ClaimRun(Claim(1, 0, 5, 5, 4, 1, ClaimSource.STREAM, Isolation.NONE, "c", [message]), 1, 60.0, 0)
     now = ticks()
     claim_run.start([message], HandlerOptions(timeout_s=1), now - 5)
-    ThreadRun(claim_run, claim_run, message, now - 5).extend(3)
+    ThreadRun(claim_run, claim_run.watch, message, now - 5).extend(3)
     no_channel: Any = None  # nothing is to be written
     assert not claim_run.give_up(no_channel, now - 5, None)

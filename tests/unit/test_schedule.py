@@ -1,4 +1,4 @@
-"""T4: when a periodic task is due, over the changes of the clocks too."""
+"""When a periodic task is due, over the changes of the clocks too."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -23,20 +23,20 @@ def _after(spec: str, zone: str, when: str, count: int) -> list[str]:
     return [slot.strftime("%d %H:%M") for slot in slots]
 
 
-def test_t4_cron_goes_by_the_clocks_of_its_zone() -> None:
+def test_cron_goes_by_the_clocks_of_its_zone() -> None:
     assert _after("0 9 * * *", "Europe/Berlin", "2026-01-10", 1) == ["10 08:00"]
     assert _after("0 9 * * *", "Europe/Berlin", "2026-07-10", 1) == ["10 07:00"]
     assert _after("*/5 * * * *", "UTC", "2026-01-10T00:04:59", 2) == ["10 00:05", "10 00:10"]
     assert _after("0 0 * * mon#1", "UTC", "2026-01-10", 1) == ["02 00:00"]
 
 
-def test_t4_a_time_that_the_clocks_skip_runs_once_after_the_gap() -> None:
+def test_a_time_that_the_clocks_skip_runs_once_after_the_gap() -> None:
     # In Berlin on 2026-03-29 02:00 is followed by 03:00, which is 01:00 UTC.
     assert _after("30 2 * * *", "Europe/Berlin", "2026-03-28T00:00", 3) == ["28 01:30", "29 01:00", "30 00:30"]
     assert _after("0 * * * *", "Europe/Berlin", "2026-03-28T23:30", 3) == ["29 00:00", "29 01:00", "29 02:00"]
 
 
-def test_t4_a_time_that_comes_twice_runs_once_and_intervals_go_on() -> None:
+def test_a_time_that_comes_twice_runs_once_and_intervals_go_on() -> None:
     # In Berlin on 2026-10-25 03:00 is followed by 02:00; 02:30 is 00:30 and 01:30 UTC.
     assert _after("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", 2) == ["25 00:30", "26 01:30"]
     assert _after("30 2 * * *", "Europe/Berlin", "2026-10-25T00:30", 1) == ["26 01:30"]
@@ -48,7 +48,7 @@ def test_t4_a_time_that_comes_twice_runs_once_and_intervals_go_on() -> None:
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago"])
 @pytest.mark.parametrize("spec", ["30 2 * * *", "0,30 1-3 * * *", "*/15 * * * *", "0 0 * * *", "5 */2 * * *"])
-def test_t4_asking_after_each_slot_gives_the_same_slots_as_one_series(spec: str, zone: str) -> None:
+def test_asking_after_each_slot_gives_the_same_slots_as_one_series(spec: str, zone: str) -> None:
     """The beat asks anew after every slot; none may be lost or come twice, in a year of changes of the clocks."""
     timetable = parse_timetable(spec, zone)
     begin = _utc("2026-01-01")
@@ -60,7 +60,7 @@ def test_t4_asking_after_each_slot_gives_the_same_slots_as_one_series(spec: str,
         assert next(timetable.after(between)) == slot
 
 
-def test_t4_intervals_are_the_same_for_everybody() -> None:
+def test_intervals_are_the_same_for_everybody() -> None:
     timetable = parse_timetable(interval_spec(30.0), "UTC")
     slots = list(islice(timetable.after(_utc("2026-01-01T00:00:10")), 3))
     assert [slot.second for slot in slots] == [30, 0, 30]
@@ -75,7 +75,7 @@ def _due(spec: str, next_at: str, now: str, catch_up: str) -> tuple[list[str], s
     return [slot.strftime("%d %H:%M:%S") for slot in slots], following.strftime("%d %H:%M:%S")
 
 
-def test_t4_what_is_missed_goes_by_the_policy() -> None:
+def test_what_is_missed_goes_by_the_policy() -> None:
     hourly, begin, now = "0 * * * *", "2026-01-01T00:00", "2026-01-01T03:20"
     assert _due(hourly, begin, now, "last") == (["01 03:00:00"], "01 04:00:00")
     assert _due(hourly, begin, now, "none") == ([], "01 04:00:00")
@@ -83,14 +83,14 @@ def test_t4_what_is_missed_goes_by_the_policy() -> None:
     assert _due(hourly, begin, "2026-01-01T00:00:10", "none")[0] == ["01 00:00:00"], "within the grace"
 
 
-def test_t4_while_another_beat_takes_over_no_slot_is_missed_whatever_the_policy() -> None:
+def test_while_another_beat_takes_over_no_slot_is_missed_whatever_the_policy() -> None:
     for policy in ("last", "none"):
         slots, following = _due("every 1.0", "2026-01-01T00:00:00", "2026-01-01T00:00:05.5", policy)
         assert slots == [f"01 00:00:0{n}" for n in range(6)]
         assert following == "01 00:00:06"
 
 
-def test_t4_catching_up_is_bounded_and_quick_after_a_year() -> None:
+def test_catching_up_is_bounded_and_quick_after_a_year() -> None:
     for spec, count in (("every 1.0", MOST_SLOTS), ("* * * * *", MOST_SLOTS), ("0 0 * * *", 366)):
         slots, _ = due_slots(parse_timetable(spec, "UTC"), _utc("2025-01-01"), _utc("2026-01-01T12:00"), "all", GRACE_S)
         assert len(slots) == count
@@ -99,7 +99,7 @@ def test_t4_catching_up_is_bounded_and_quick_after_a_year() -> None:
     assert yearly == [_utc("2025-02-01")]
 
 
-def test_t4_the_uid_of_a_slot_is_its_own_and_a_uuid() -> None:
+def test_the_uid_of_a_slot_is_its_own_and_a_uuid() -> None:
     slot = _utc("2026-01-01")
     assert slot_uid("a", slot) == slot_uid("a", slot)
     assert len({slot_uid("a", slot), slot_uid("b", slot), slot_uid("a", slot + timedelta(seconds=1))}) == 3
@@ -115,7 +115,7 @@ def test_t4_the_uid_of_a_slot_is_its_own_and_a_uuid() -> None:
         ({"every": 5, "color": 1}, "color"),
     ],
 )  # fmt: skip
-def test_t4_a_wrong_declaration_is_named(given: dict[str, Any], name: str) -> None:
+def test_a_wrong_declaration_is_named(given: dict[str, Any], name: str) -> None:
     app = Ems("test")
     task = app.task(name="t")(print)
     with pytest.raises(ConfigError) as caught:
@@ -123,7 +123,7 @@ def test_t4_a_wrong_declaration_is_named(given: dict[str, Any], name: str) -> No
     assert [problem.name for problem in caught.value.problems] == [name]
 
 
-def test_t4_a_name_is_one_schedule() -> None:
+def test_a_name_is_one_schedule() -> None:
     app = Ems("test")
     task = app.periodic(every=5)(app.task(name="t")(print))
     with pytest.raises(ConfigError, match="taken"):

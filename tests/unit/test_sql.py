@@ -41,10 +41,19 @@ def test_values_are_written_as_sql() -> None:
 
 
 def test_a_statement_is_found_by_its_name() -> None:
-    statements = Statements("emsworker.store.topics")
+    statements = Statements("emsworker.store.groups.cursors")
     assert (
-        statements.get_topic == statements["get_topic"] and "get_topic" in statements and "get_topic" in [*statements]
+        statements.lock_cursor == statements["lock_cursor"]
+        and "lock_cursor" in statements
+        and "lock_cursor" in [*statements]
     )
     assert "no_such" not in statements
     with pytest.raises(AttributeError):
         _ = statements.no_such
+
+
+def test_a_list_that_is_not_given_is_missed_at_once() -> None:
+    with pytest.raises(
+        ValueError, match=r"claims\.sql: no list is given for \{m_message_columns\}, \{message_columns\}"
+    ):
+        Statements("emsworker.store.groups.claims")

@@ -1,4 +1,4 @@
-"""T6: an app in memory."""
+"""An app in memory."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ def app() -> Ems:
     return Ems("memory", url="mysql://nobody@127.0.0.1:1/none", publish_timeout_s=0.3)
 
 
-def test_t6_a_task_runs_when_told_and_has_a_result(app: Ems) -> None:
+def test_a_task_runs_when_told_and_has_a_result(app: Ems) -> None:
     ran: list[int] = []
 
     @app.task(result=True)
@@ -49,7 +49,7 @@ def test_t6_a_task_runs_when_told_and_has_a_result(app: Ems) -> None:
         add.delay(1, 1)
 
 
-def test_t6_retries_go_up_the_ladder_without_waiting_and_end_dead(app: Ems) -> None:
+def test_retries_go_up_the_ladder_without_waiting_and_end_dead(app: Ems) -> None:
     attempts: list[Any] = []
 
     @app.task(bind=True, max_attempts=3, ladder="1h 2h", result=True)
@@ -72,7 +72,7 @@ def test_t6_retries_go_up_the_ladder_without_waiting_and_end_dead(app: Ems) -> N
             result.get()
 
 
-def test_t6_handlers_steer_as_they_do_in_a_worker(app: Ems) -> None:
+def test_handlers_steer_as_they_do_in_a_worker(app: Ems) -> None:
     seen: list[Any] = []
 
     @app.subscribe("acts", "g", ladder="10s")
@@ -89,7 +89,7 @@ def test_t6_handlers_steer_as_they_do_in_a_worker(app: Ems) -> None:
         assert [(dead.message.body, dead.reason) for dead in test.dead] == [(1, "bad")]
 
 
-def test_t6_batches_groups_delays_expiry_uids_and_hooks(app: Ems) -> None:
+def test_batches_groups_delays_expiry_uids_and_hooks(app: Ems) -> None:
     events: list[Any] = []
 
     class Hooks(Middleware):
@@ -130,7 +130,7 @@ def test_t6_batches_groups_delays_expiry_uids_and_hooks(app: Ems) -> None:
         assert ("workers", "expired") in events
 
 
-def test_t6_what_a_stream_refuses_is_refused(app: Ems) -> None:
+def test_what_a_stream_refuses_is_refused(app: Ems) -> None:
     with app.test() as test:
         with pytest.raises(InvalidName):
             app.send("no topic", 1)
@@ -145,7 +145,7 @@ def test_t6_what_a_stream_refuses_is_refused(app: Ems) -> None:
         assert test.sent == []
 
 
-def test_t6_a_transactional_task_needs_a_connection(app: Ems) -> None:
+def test_a_transactional_task_needs_a_connection(app: Ems) -> None:
     @app.task(transactional=True, max_attempts=1)
     def pay(transaction: Any) -> None:
         raise AssertionError("it must not run")
@@ -156,7 +156,7 @@ def test_t6_a_transactional_task_needs_a_connection(app: Ems) -> None:
         assert "app.test(connection=" in test.dead[0].error
 
 
-def test_t6_an_endless_chain_is_told(app: Ems) -> None:
+def test_an_endless_chain_is_told(app: Ems) -> None:
     @app.task
     def again() -> None:
         again.delay()
@@ -167,7 +167,7 @@ def test_t6_an_endless_chain_is_told(app: Ems) -> None:
             test.run()
 
 
-def test_t6_eager_runs_what_is_sent_at_once() -> None:
+def test_eager_runs_what_is_sent_at_once() -> None:
     app = Ems("eager", eager=True)
     ran: list[str] = []
 
@@ -188,7 +188,7 @@ def test_t6_eager_runs_what_is_sent_at_once() -> None:
         Ems("x", eager="yes")
 
 
-def test_t6_a_dedup_key_is_taken_for_its_window_and_while_its_message_is_unfinished(app: Ems) -> None:
+def test_a_dedup_key_is_taken_for_its_window_and_while_its_message_is_unfinished(app: Ems) -> None:
     seen: list[Any] = []
 
     @app.subscribe("orders", "g")
@@ -219,7 +219,7 @@ def test_t6_a_dedup_key_is_taken_for_its_window_and_while_its_message_is_unfinis
             app.send("orders", 1, dedup_key="a", dedup_window="soon")
 
 
-def test_t6_a_transaction_sends_at_its_end_or_not_at_all(app: Ems) -> None:
+def test_a_transaction_sends_at_its_end_or_not_at_all(app: Ems) -> None:
     told: list[Any] = []
 
     class Hooks(Middleware):
@@ -253,7 +253,7 @@ def test_t6_a_transaction_sends_at_its_end_or_not_at_all(app: Ems) -> None:
             tx.execute("SELECT 1")
 
 
-def test_t6_a_group_gets_what_its_filter_asks_for(app: Ems) -> None:
+def test_a_group_gets_what_its_filter_asks_for(app: Ems) -> None:
     seen: list[Any] = []
 
     @app.subscribe("orders", "g", filter=Filter(tags=["new", "paid"], headers={"shop": "north"}))
@@ -271,7 +271,7 @@ def test_t6_a_group_gets_what_its_filter_asks_for(app: Ems) -> None:
         assert app.send("orders", 6, tag="old", dedup_key="k", dedup_window=0).id != left_out.id
 
 
-def test_t6_an_ordered_group_runs_in_order(app: Ems) -> None:
+def test_an_ordered_group_runs_in_order(app: Ems) -> None:
     runs: list[tuple[str, int, int]] = []
 
     def record(group: str, message: Message) -> None:
@@ -292,7 +292,7 @@ def test_t6_an_ordered_group_runs_in_order(app: Ems) -> None:
     assert by_group["serial"] == [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]
 
 
-def test_t6_what_is_cancelled_is_not_run(app: Ems) -> None:
+def test_what_is_cancelled_is_not_run(app: Ems) -> None:
     ran: list[str] = []
 
     @app.task(bind=True, ladder="1m", max_attempts=3)
@@ -320,7 +320,7 @@ def test_t6_what_is_cancelled_is_not_run(app: Ems) -> None:
             app.cancel(good.id, "elsewhere")
 
 
-def test_t6_results_and_keys_of_once_last_as_long_as_they_say(app: Ems) -> None:
+def test_results_and_keys_of_once_last_as_long_as_they_say(app: Ems) -> None:
     @app.task(result_ttl_s=60)
     def one() -> int:
         return 1
@@ -343,7 +343,7 @@ def test_t6_results_and_keys_of_once_last_as_long_as_they_say(app: Ems) -> None:
         assert one.delay().created
 
 
-def test_t6_broadcasts_are_heard_once_each_and_never_retried(app: Ems) -> None:
+def test_broadcasts_are_heard_once_each_and_never_retried(app: Ems) -> None:
     heard: list[Any] = []
 
     @app.subscribe("config", broadcast=True, name="cache")

@@ -23,11 +23,11 @@ from emsworker.local import LocalDatabase as Server
 from emsworker.local import Redis
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import is_server_trouble
-from emsworker.store.engine.schema import migrate
 from emsworker.store.topics import create_topic
 from tests.support.looker import Looker
 from tests.support.machine import machine_s
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import ROOT, Program, kill
 from verification.chaos.names import PARTITIONS, TOPIC

@@ -97,9 +97,9 @@ MUTANTS = [
         "at least once",
         [
             (
-                "consume/executor.py",
-                "                claim_run.done(self._run_through(claim_run, messages, handler, began))\n",
-                "                claim_run.done([Ended(message) for message in messages])\n                self._run_through(claim_run, messages, handler, began)\n",
+                "consume/claim_run.py",
+                "            ended = caller.call(self, messages, handler, began)\n",
+                "            self.done([Ended(message) for message in messages])\n            ended = caller.call(self, messages, handler, began)[:0]\n",
             ),
         ],
         partial(aimed.kill_in_hand, group="plain"),

@@ -11,9 +11,9 @@ from emsworker import Ems
 from emsworker.chaos import CheckWindow, Fault, Kind, Recorder, Rules, Violation, read_history
 from emsworker.chaos.history import Log, Sent, note_fault
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from emsworker.store.topics import create_group, create_topic
 from tests.support.looker import Looker
+from tests.support.tables import migrate
 
 TOPIC, GROUP, ROLL_BYTES = "t", "g", 400
 

@@ -80,7 +80,7 @@ def must_block(cfg: Config, s: State, k: int) -> bool:
 def flush(cfg: Config, s: State, k: int, ends: bool = True) -> State | None:
     """Write progress down, as the owner or not at all.
 
-    The claim ends with its last message. Not so if the completer is quicker than the end (``ends`` is false): then all
+    The claim ends with its last message. Not so if the flusher is quicker than the end (``ends`` is false): then all
     is written down of a claim that its owner still holds, with the tombstones behind its last message.
     """
     hold = s.clients[k].hold

@@ -54,7 +54,7 @@ def _followed(
 
 
 def _all_run(stream: Stream) -> tuple[Topic, Group, str, Claim]:
-    """A claim of 1..5, of which 4 and 5 are tombstones; its messages have run, and the completer has written it down."""
+    """A claim of 1..5, of which 4 and 5 are tombstones; its messages have run, and the flusher has written it down."""
     topic, group = _filled(stream, 3)
     batch = messages.PartitionBatch(topic.id, 0, [_message()], messages.Placement(6))
     messages.publish(stream.session, [batch])

@@ -58,7 +58,7 @@ def _done_when_begun(real: Made) -> Made:
     def start(self: Any, messages: Any, *more: Any) -> bool:
         began = bool(real(self, messages, *more))
         if began:
-            self.acked_to = messages[-1].offset
+            self.progress.acked_to = messages[-1].offset
         return began
 
     return start
@@ -114,12 +114,12 @@ FAULTS: dict[str, Fault] = {
     ),
     "owner not compared": Fault(
         "whoever held a claim once moves its acked offset",
-        f"{_STORE}test_claims.py::test_r6_an_acknowledged_claim_cannot_be_acknowledged_again",
+        f"{_STORE}test_claims.py::test_an_acknowledged_claim_cannot_be_acknowledged_again",
         _sql("progress", "move_acked_to", _OWNER),
     ),
     "effects apart": Fault(
         "what a handler has written is committed before the fence is asked",
-        f"{_STORE}test_claims.py::test_trap_4_a_handlers_statements_are_rolled_back_with_the_fence",
+        f"{_STORE}test_claims.py::test_a_handlers_statements_are_rolled_back_with_the_fence",
         _function("store.groups.progress", "commit_with", _effects_first),
     ),
     "acknowledged first": Fault(
@@ -135,7 +135,7 @@ FAULTS: dict[str, Fault] = {
     # claims
     "cursor not locked": Fault(
         "two clients read the same cursor",
-        f"{_RACE}test_r2_a_held_cursor_is_skipped_or_waited_for",
+        f"{_RACE}test_a_held_cursor_is_skipped_or_waited_for",
         (
             *_sql("claims", "lock_cursor", "FOR UPDATE"),
             *_sql("claims", "lock_cursor_or_skip", "FOR UPDATE SKIP LOCKED"),
@@ -143,7 +143,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "committed in the wrong order": Fault(
         "the claim is committed before its cursor is moved",
-        f"{_STORE}test_claims.py::test_r2_20_threads_in_4_processes_never_claim_an_offset_twice",
+        f"{_STORE}test_claims.py::test_20_threads_in_4_processes_never_claim_an_offset_twice",
         _function("store.engine.session", "Packet.add_all", _commit_before_cursor),
     ),
     "cursor moved too far": Fault(
@@ -173,7 +173,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "lost answer not looked up": Fault(
         "a send whose COMMIT was not answered is sent once more",
-        "tests/race/test_ambiguous_commit.py::test_trap_13_a_send_whose_answer_is_lost_is_one_row",
+        "tests/race/test_ambiguous_commit.py::test_a_send_whose_answer_is_lost_is_one_row",
         _function("publish.producer", "find_uids", _no_uids),
     ),
     "lease not looked at": Fault(
@@ -214,7 +214,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "rows not counted": Fault(
         "messages that the server did not return are done without a run",
-        f"{_STORE}test_claims.py::test_trap_27_a_claim_that_is_returned_in_part_is_not_believed",
+        f"{_STORE}test_claims.py::test_a_claim_that_is_returned_in_part_is_not_believed",
         (
             *_function("store.groups.claims", "fill", _believed),
             *_function("store.groups.ordered", "fill", _believed),
@@ -222,7 +222,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "limit of rows not set": Fault(
         "a session returns as many rows as the server's default allows",
-        f"{_STORE}test_session.py::test_trap_27_every_session_returns_all_rows",
+        f"{_STORE}test_session.py::test_every_session_returns_all_rows",
         _function("store.engine.connection", "Connection.settings", _with_limit),
     ),
     "insert not guarded": Fault(
@@ -254,7 +254,7 @@ FAULTS: dict[str, Fault] = {
     "dead letter not kept": Fault(
         "a message that has used up its attempts is in no place",
         "none",
-        _sql("progress", "bury", "AND m.kind = 'message'", "AND 1 = 0"),
+        _sql("progress", "insert_dead_letter", "AND m.kind = 'message'", "AND 1 = 0"),
     ),
     "dead letter kept": Fault(
         "one that was requeued is in two places",
@@ -277,22 +277,22 @@ FAULTS: dict[str, Fault] = {
     ),
     "charged by the group": Fault(
         "recovery charges a message by its group's ladder, not by its task's",
-        f"{_STORE}test_recovery.py::test_f_a_run_that_hung_is_charged_by_its_own_tasks_ladder",
+        f"{_STORE}test_recovery.py::test_a_run_that_hung_is_charged_by_its_own_tasks_ladder",
         _function("beat.recovery", "_handler"),
     ),
     "neighbour charged": Fault(
         "the first message of the rest pays for a crash",
-        f"{_STORE}test_recovery.py::test_r5_a_message_under_suspicion_that_had_not_started_is_not_charged",
+        f"{_STORE}test_recovery.py::test_a_message_under_suspicion_that_had_not_started_is_not_charged",
         _sql("recovery", "lock_lost", "c.acked_to, c.running", "c.acked_to, c.hi"),
     ),
     "retries kept claimed": Fault(
         "retries of a dead owner stay claimed",
-        f"{_STORE}test_recovery.py::test_r5_a_claim_of_retries_is_recovered_likewise",
+        f"{_STORE}test_recovery.py::test_a_claim_of_retries_is_recovered_likewise",
         _sql("recovery", "release_claimed_retries", "SET claim_id = NULL,", "SET"),
     ),
     "suspect among others": Fault(
         "a message that has killed a process runs beside others",
-        f"{_STORE}test_recovery.py::test_r5_crashes_narrow_the_suspicion_down_and_only_the_third_charges",
+        f"{_STORE}test_recovery.py::test_crashes_narrow_the_suspicion_down_and_only_the_third_charges",
         _sql("progress", "mark_suspects", "SET isolation = GREATEST(isolation, %(isolation)s)", "SET isolation = 0"),
     ),
     "recovered without a lock": Fault(
@@ -303,27 +303,27 @@ FAULTS: dict[str, Fault] = {
     # retention
     "log start offset above cursor": Fault(
         "what a group has not claimed is deleted",
-        f"{_STORE}test_retention.py::test_a10_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age",
+        f"{_STORE}test_retention.py::test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age",
         _sql("retention", "find_needed", "AND g.id NOT IN %(overtaken)s", "AND 1 = 0"),
     ),
     "overtaken cursor stays": Fault(
         "what retention is about to delete is claimed",
-        f"{_STORE}test_retention.py::test_a10_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there",
+        f"{_STORE}test_retention.py::test_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there",
         _sql("retention", "skip_cursors", "next_offset < @ems_log_start", "1 = 0"),
     ),
     "log start offset above claims": Fault(
         "what is claimed is deleted",
-        f"{_STORE}test_retention.py::test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
+        f"{_STORE}test_retention.py::test_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "c.source = 'stream'", "c.source = 'nothing'"),
     ),
     "log start offset above retries": Fault(
         "what is to run again is deleted",
-        f"{_STORE}test_retention.py::test_a10_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
+        f"{_STORE}test_retention.py::test_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "r.group_id = g.id AND", "r.group_id = 0 AND"),
     ),
     "second life not spared": Fault(
         "the body of a requeued dead letter is deleted",
-        f"{_STORE}test_retention.py::test_a10_a_requeued_dead_letter_is_kept_until_it_has_been_run",
+        f"{_STORE}test_retention.py::test_a_requeued_dead_letter_is_kept_until_it_has_been_run",
         _sql("retention", "delete_messages", "s.topic_id = ems_message.topic_id AND", "1 = 0 AND"),
     ),
     # by hand
@@ -339,7 +339,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "reset leaves claims": Fault(
         "an owner goes on with what is delivered again",
-        f"{_STORE}test_reset.py::test_a2_back_takes_work_away_from_its_owners",
+        f"{_STORE}test_reset.py::test_back_takes_work_away_from_its_owners",
         _sql("cursors", "list_live_behind", "hi >= %(offset)s", "1 = 0"),
     ),
     "reset without a lock": Fault(
@@ -354,17 +354,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "replayed twice": Fault(
         "what is live is replayed",
-        f"{_STORE}test_replay.py::test_a3_what_is_live_or_unclaimed_is_not_doubled",
+        f"{_STORE}test_replay.py::test_what_is_live_or_unclaimed_is_not_doubled",
         _function("store.groups.replay", "_taken", _no_rows),
     ),
     "cancelled and run": Fault(
         "the retry of a cancelled message stays",
-        f"{_STORE}test_cancel.py::test_t5_retries_stop_whether_they_wait_or_are_claimed",
+        f"{_STORE}test_cancel.py::test_retries_stop_whether_they_wait_or_are_claimed",
         _sql("cancel", "drop_waiting_retries", "r.claim_id IS NULL", "1 = 0"),
     ),
     "purge forgets retries": Fault(
         "messages whose retries a purge took away are in no place",
-        f"{_STORE}test_cancel.py::test_a9_a_purge_takes_what_is_unfinished",
+        f"{_STORE}test_cancel.py::test_a_purge_takes_what_is_unfinished",
         _sql("cancel", "cancel_offsets", "AND kind = 'message'", "AND 1 = 0"),
     ),
     "pause not looked at": Fault(

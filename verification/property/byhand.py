@@ -9,9 +9,9 @@ from hypothesis.stateful import precondition, rule
 
 from emsworker.core.model import Order
 from emsworker.core.offsets import OffsetRange
+from emsworker.core.work import AvailableWork
 from emsworker.store import topics
 from emsworker.store.groups import cancel, claims, cursors, dead, replay, skipping
-from emsworker.store.groups.claims import AvailableWork
 from emsworker.store.inspect import monitoring, quality
 from emsworker.store.stream import retention
 from verification.property.machine import NEAR, RunningMachine

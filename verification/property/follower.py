@@ -254,7 +254,7 @@ class Follower:
             side.join(10)
         self._consumer._open = False
         self._consumer._claiming.close()
-        self._consumer._settler.close()
+        self._consumer._flusher.close()
 
     def _go_on_after_death(self) -> None:
         self._stream.rows("DELETE FROM ems_client WHERE client_id = %s", self._client)

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from emsworker.beat import recovery
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import AssertionBroken, Duplicate, FenceLost
+from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id, new_uid
 from emsworker.core.model import Claim, ClaimSource, Failure, Message, NewMessage, Order, Outcome
+from emsworker.core.work import NothingClaimed
 from emsworker.store.cluster import clients
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.groups import claims, detaching, ordered, progress
-from emsworker.store.groups.claims import NothingClaimed
-from emsworker.store.groups.progress import Flush
 from emsworker.store.stream import messages
 from tests.support.streams import LEASE_S, TIMEOUT_S, Stream, failed
 from verification.property.oracle import ALONE, Oracle

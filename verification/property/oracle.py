@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, ClaimSource, Order
-from emsworker.store.groups.progress import Flush
 
 ALONE, LAST = 2, 5
 

@@ -105,7 +105,7 @@ def apps(several: Several) -> Iterator[dict[str, Ems]]:
     made = {}
     for name in _SERVERS:
         made[name] = app = Ems(url=several.url, servers=several.setting(orders="parcels-*"), publish_timeout_s=0.1)
-        app.live_on(name)
+        app.bind_to_server(name)
     yield made
     for app in made.values():
         app.close()

@@ -31,7 +31,7 @@ LONG = bool(os.environ.get("EMS_TEST_LONG"))
 FOR_S = 60 if LONG else 12
 PRODUCERS = 8
 APP = "tests.process.apps.acceptance:app"
-# What finished since the last acked offset, at most: ack_interval_s, half of it until the completer looks again, and
+# What finished since the last acked offset, at most: ack_interval_s, half of it until the flusher looks again, and
 # its commits, one for each thread and one on its way. How long a commit takes here under this load is measured
 # meanwhile.
 ACK_INTERVAL_S, COMMITS = 0.1, 5

@@ -1,4 +1,4 @@
-"""A backlog in one partition (R14): ten times the workers, nothing divided anew, and all of them are busy.
+"""A backlog in one partition: ten times the workers, nothing divided anew, and all of them are busy.
 
 EMS_TEST_LONG=1 runs it with a million messages instead of 50,000.
 """
@@ -17,7 +17,7 @@ BY_CLIENT = "SELECT client_id, SUM(acked_to + 1 - lo) FROM ems_claim GROUP BY cl
 
 
 @pytest.mark.timeout(300 + COUNT / 500)
-def test_r14_ten_times_the_workers_share_a_backlog_of_one_partition(one_stream: Stream) -> None:
+def test_ten_times_the_workers_share_a_backlog_of_one_partition(one_stream: Stream) -> None:
     stream = one_stream
     for start in range(0, COUNT, CHUNK):
         stream.app.send_many("backlog", range(start, start + CHUNK))

@@ -1,4 +1,4 @@
-"""Many delayed messages with random times while leading beats are killed (W8); EMS_TEST_LONG=1 makes it 100,000."""
+"""Many delayed messages with random times while leading beats are killed; EMS_TEST_LONG=1 makes it 100,000."""
 
 import os
 import random
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(START_S + 2 * SPREAD_S + 24
 LEASE = {"beat_lease_s": 5, "beat_s": 1}  # as by default: the lease of a leader that was killed lasts to the next kill
 
 
-def test_w8_many_pending_messages_are_in_time_while_leaders_die(stream: Stream) -> None:
+def test_many_pending_messages_are_in_time_while_leaders_die(stream: Stream) -> None:
     dice = random.Random(8)
     beats = [stream.beat(LEASE) for _ in range(2)]
     until(lambda: _leader(stream, beats), 10, "one leads")

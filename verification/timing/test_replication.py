@@ -1,4 +1,4 @@
-"""W14 with real replication: the primary is killed, its semi-synchronous replica takes over, nothing confirmed is lost."""
+"""Real replication: the primary is killed, its semi-synchronous replica takes over, nothing confirmed is lost."""
 
 import json
 import threading
@@ -13,12 +13,12 @@ from emsworker import Ems
 from emsworker.core.ids import parse_uid
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import migrate
 from tests.process.record import Record
 from tests.support.looker import Looker
 from tests.support.machine import machine_s
 from tests.support.replication import Replicated, replicating
 from tests.support.servers import connect
+from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import Program
 
@@ -61,9 +61,7 @@ class ReplicaLooker(Looker):
         self._connection = connect(replicated.replica_url, autocommit=True)
 
 
-def test_w14_sends_and_claims_go_on_with_the_replica_when_the_primary_dies(
-    replicated: Replicated, tmp_path: Path
-) -> None:
+def test_sends_and_claims_go_on_with_the_replica_when_the_primary_dies(replicated: Replicated, tmp_path: Path) -> None:
     with Database(replicated.url).session() as session:
         migrate(session)
     until(replicated.has_applied_all, 20, "the tables are there")

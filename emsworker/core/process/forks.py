@@ -8,7 +8,7 @@ reset registers a method. The linter bans :mod:`threading`'s own locks, and ``ca
 
 from __future__ import annotations
 
-import logging  # noqa: F401 - first: it locks itself before a fork, and must do so after `undivided` has waited
+import logging  # noqa: F401 - first: it locks itself before a fork, and must do so after `fork_blocked` has waited
 import os
 import threading
 import weakref
@@ -101,11 +101,11 @@ class _Undivided:
         self._closed = False
 
 
-undivided = _Undivided()
+fork_blocked = _Undivided()
 
 
 def _start_over() -> None:
-    undivided.start_over()
+    fork_blocked.start_over()
     for lock in list(_locks):
         lock._at_fork_reinit()
     for owner, functions in list(_resets.items()):
@@ -113,7 +113,7 @@ def _start_over() -> None:
             function(owner)
 
 
-os.register_at_fork(before=undivided.close, after_in_parent=undivided.open, after_in_child=_start_over)
+os.register_at_fork(before=fork_blocked.close, after_in_parent=fork_blocked.open, after_in_child=_start_over)
 
 
 class lazy(Generic[T]):

@@ -7,7 +7,25 @@ whoever only reads does not notice that its disk is full.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+
+from emsworker.core.errors import EmsError, StoreError
+
+
+@contextmanager
+def best_effort(log: logging.Logger, what: str, level: int = logging.WARNING) -> Iterator[None]:
+    """Log that the block has failed because of the server, instead of raising.
+
+    Args:
+        log: the logger of the module that tries it.
+        what: the start of the log line: what could not be done, and what happens instead.
+    """
+    try:
+        yield
+    except (StoreError, EmsError) as error:
+        log.log(level, "%s: %s", what, error)
 
 
 class Outage:

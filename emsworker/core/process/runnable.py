@@ -1,14 +1,19 @@
-"""Base class of all loops: a thread that ends when asked, and reports why if it dies (modelled on Solid Queue)."""
+"""Base class of all loops: a thread that ends when asked, outlasts an outage, and reports why if it dies.
+
+Modelled on Solid Queue.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from typing import ClassVar
 
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import StoreError, is_known
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.core.process.outage import best_effort
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +96,21 @@ class Runnable(threading.Thread):
         on_death: called from the dying thread if the loop ends in an error; no thread of a process may die unnoticed.
 
     Attributes:
+        duty: what a step does, for the log: "cannot ..."; and "can ... again" when an outage is over.
+        outlasts: the errors of a step after which the next one is tried; all others end the loop.
+        away_s: the seconds before that.
+        trouble: whether the last step failed.
         turned_at: when its loop turned last, in :func:`ticks`.
     """
+
+    duty: str = "do its work"
+    outlasts: ClassVar[tuple[type[Exception], ...]] = (StoreError,)
+    away_s: float = 0.5
 
     def __init__(self, name: str, on_death: OnDeath) -> None:
         super().__init__(name=name, daemon=True)
         self._on_death = on_death
+        self.trouble = Trouble(logging.getLogger(type(self).__module__))
         self.stopping = forks.Event()
         self.turned_at = ticks()
 
@@ -108,11 +122,16 @@ class Runnable(threading.Thread):
             self.boot()
             while not self.stopping.is_set():
                 self.turned_at = ticks()
-                self.step()
-            self.shut_down()
+                try:
+                    self.step()
+                except self.outlasts as error:
+                    self.on_trouble(error)
+                else:
+                    self.trouble.over(f"can {self.duty}")
+            with best_effort(log, f"thread {self.name} has ended without cleaning up", logging.INFO):
+                self.shut_down()
         except BaseException as error:
-            # An EmsError is complete in one line; other errors need their traceback.
-            log.error("thread %s died: %r", self.name, error, exc_info=not isinstance(error, EmsError))
+            log.error("thread %s died: %r", self.name, error, exc_info=not is_known(error))
             self._on_death(self.name, error)
 
     def boot(self) -> None:
@@ -122,8 +141,13 @@ class Runnable(threading.Thread):
         """Run the loop's body once; it waits with :meth:`sleep`."""
         raise NotImplementedError
 
+    def on_trouble(self, error: Exception) -> None:
+        """Log that a step has failed, and wait before the next one."""
+        self.trouble.note(f"cannot {self.duty}", error, exc_info=not is_known(error))
+        self.sleep(self.away_s)
+
     def shut_down(self) -> None:
-        """Clean up, after the last step."""
+        """Clean up, after the last step; what it writes to the server may fail."""
 
     def sleep(self, seconds: float) -> None:
         """Wait this many seconds, or until asked to stop."""

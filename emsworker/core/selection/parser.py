@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from emsworker.core.errors import InvalidName, PredicateError
 from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.options import is_whole
 from emsworker.core.selection.predicate import All, Compare, Field, Like, Missing, Node, Not, OneOf, Predicate, Some
 
 _MAX_CHARACTERS = 10_000
@@ -289,7 +290,7 @@ def _expected(field: Field) -> tuple[str, Callable[[Any], Any]]:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if not is_whole(value):
         raise TypeError
     return value
 

@@ -6,8 +6,9 @@ this package in the middle of its own imports.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.integrations.celery.scheduler import Scheduler as Scheduler
@@ -15,10 +16,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Scheduler", "in_transaction"]
 
-_MODULES = {"Scheduler": "scheduler", "in_transaction": "transaction"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, {"Scheduler": "scheduler", "in_transaction": "transaction"})

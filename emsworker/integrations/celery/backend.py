@@ -21,18 +21,26 @@ from celery.utils.time import get_exponential_backoff_interval
 from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
-from emsworker.core.errors import ConfigError, DecodeError, MessageTooLarge, Problem, StoreUnavailable, repr_of
+from emsworker.core.errors import (
+    ConfigError,
+    Conflict,
+    ConnectionLost,
+    DecodeError,
+    MessageTooLarge,
+    Problem,
+    StoreUnavailable,
+    repr_of,
+)
 from emsworker.core.process.address import name_url
 from emsworker.core.url import redact_url
 from emsworker.integrations.celery.bodies import Total, unpacked
 from emsworker.integrations.celery.startup import ends_worker, name_broker, starting_worker
 from emsworker.integrations.celery.storage import Storage, lost, storage_of
+from emsworker.integrations.celery.store import chords, results
+from emsworker.integrations.celery.store.chords import ChordPart
+from emsworker.integrations.celery.store.results import StoredValue, check_key
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.waiting import UNREADABLE, ResultConsumer, values_of, wait_for_members, wait_with
-from emsworker.store.celery import chords, results
-from emsworker.store.celery.chords import ChordPart
-from emsworker.store.celery.results import StoredValue, check_key
-from emsworker.store.engine.errors import Conflict, ConnectionLost
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from emsworker.core.counted import counted
-from emsworker.core.errors import EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
+from emsworker.core.errors import REFUSED, EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
 from emsworker.core.model import NewMessage, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.publish.producer import Producer
-from emsworker.store.engine.errors import REFUSED
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,13 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.integrations.celery.names import GROUP, HEARTBEAT, bus_topic, queue_topic
 from emsworker.integrations.celery.options import TIMEOUT_S, StreamOptions
-from emsworker.store import routing, topics
+from emsworker.integrations.celery.store import routing
+from emsworker.integrations.celery.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
+from emsworker.store import topics
 from emsworker.store.engine.schema import server_facts
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import skipping
 from emsworker.store.groups.skipping import SkipPolicy
-from emsworker.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
 from emsworker.store.stream.messages import fitting_body
 
 log = logging.getLogger(__name__)

@@ -27,12 +27,13 @@ from emsworker.integrations.celery.failures import Requeued
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
 from emsworker.integrations.celery.inbox import Delivery, Inbox
+from emsworker.integrations.celery.malformed import check_call
 from emsworker.integrations.celery.messages import Envelope, Published, Stored
 from emsworker.integrations.celery.names import GROUP
+from emsworker.integrations.celery.store.routing import Binding, ExchangeKind, Queue, TargetKind
 from emsworker.integrations.celery.streams import Stream
 from emsworker.store import topics
 from emsworker.store.groups import backlog
-from emsworker.store.routing import Binding, ExchangeKind, Queue, TargetKind
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,12 @@ class _Consumer:
     def accept(self) -> Collection[str] | None:
         """The content types that it takes, which kombu keeps beside the callback; ``None`` if it does not say."""
         return getattr(getattr(self.callback, "__self__", None), "accept", None)
+
+    @property
+    def runs_tasks(self) -> bool:
+        """True if it is the one by which a worker of Celery gets its tasks."""
+        on_message = getattr(getattr(self.callback, "__self__", None), "on_message", None)
+        return getattr(on_message, "__module__", None) == "celery.worker.consumer.consumer"
 
 
 @dataclass
@@ -147,7 +154,7 @@ class QueueChannel(StdChannel):
     def exchange_bind(
         self, destination: str, source: str = "", routing_key: str = "", nowait: bool = False, arguments: Any = None
     ) -> None:
-        """Have messages of one exchange copied to another."""
+        """Bind an exchange to an exchange."""
         self._bindings.bind(Binding(source, routing_key or "", TargetKind.EXCHANGE, destination))
 
     def exchange_unbind(
@@ -221,7 +228,7 @@ class QueueChannel(StdChannel):
     def queue_bind(
         self, queue: str, exchange: str = "", routing_key: str = "", nowait: bool = False, arguments: Any = None
     ) -> None:
-        """Have messages of an exchange put into a queue."""
+        """Bind a queue to an exchange."""
         if not exchange:
             return
         local = self._stream.local.get(queue)
@@ -424,8 +431,32 @@ class QueueChannel(StdChannel):
             return False
         if consumer.no_ack:
             self.basic_ack(message.delivery_tag)
+        if consumer.runs_tasks:
+            return self._call_worker(message, consumer)
         consumer.callback(message)
         return True
+
+    def _call_worker(self, message: Delivered, consumer: _Consumer) -> bool:
+        """Give a message to a worker of Celery; one by which its main process would end is refused."""
+        message.accept = consumer.accept  # as kombu's consumer sets it
+        assert self.connection is not None, "it delivers"
+        client = self.connection.client
+        try:
+            check_call(message)
+            consumer.callback(message)
+        except (MemoryError, *client.connection_errors, *client.channel_errors):
+            raise
+        except Exception as error:
+            if (unacked := self._unacked.pop(message.delivery_tag, None)) is None:
+                raise
+            self._refuse(unacked, error)
+            return False
+        return True
+
+    def _refuse(self, unacked: _Unacked, error: Exception) -> None:
+        source = unacked.source
+        log.warning("%r is refused: %s", source.name if isinstance(source, LocalQueue) else source, error)
+        self._reject(replace(unacked, error=error), requeue=False)
 
     def _to_message(
         self, unacked: _Unacked, consumer_tag: str, accept: Collection[str] | None = None, *, redelivered: bool
@@ -437,9 +468,7 @@ class QueueChannel(StdChannel):
         try:
             body = unacked.envelope.unpack(self._stream.budget, accept)
         except EmsError as error:
-            source = unacked.source
-            log.warning("%r is refused: %s", source.name if isinstance(source, LocalQueue) else source, error)
-            self._reject(replace(unacked, error=error), requeue=False)
+            self._refuse(unacked, error)
             return None
         delivery_tag = next(self._delivery_tags)
         self._unacked[delivery_tag] = unacked

@@ -6,9 +6,7 @@ that method is wrapped: it notes the error on the message's channel first.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, Protocol, runtime_checkable
 
 from emsworker.core.counted import counted
@@ -39,23 +37,13 @@ class Requeued(Exception):
         super().__init__(f"delivered {times}, and returned to its queue by its consumer without an ack or an error")
 
 
-def note_failures() -> None:
-    """Have the requests of Celery's workers note their errors, if this process is a worker."""
-    module = sys.modules.get("celery.worker.request")
-    if module is not None and not hasattr(module.Request.on_failure, "__wrapped__"):
-        module.Request.on_failure = _noting(module.Request.on_failure)
-
-
-def _noting(on_failure: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(on_failure)
-    def noting(request: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        message, error = request._message, getattr(exc_info, "exception", None)
-        error = getattr(error, "exc", error)  # billiard wraps it for the way from the pool's process
-        if isinstance(message.channel, NotesErrors) and isinstance(error, BaseException):
-            message.channel.note_error(message.delivery_tag, _with_traceback(error, exc_info))
-        return on_failure(request, exc_info, *args, **kwargs)
-
-    return noting
+def note_failure(on_failure: Callable[..., Any], request: Any, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+    """Wrap ``Request.on_failure`` of a worker: note the error on the message's channel first."""
+    message, error = request._message, getattr(exc_info, "exception", None)
+    error = getattr(error, "exc", error)  # billiard wraps it for the way from the pool's process
+    if isinstance(message.channel, NotesErrors) and isinstance(error, BaseException):
+        message.channel.note_error(message.delivery_tag, _with_traceback(error, exc_info))
+    return on_failure(request, exc_info, *args, **kwargs)
 
 
 def _with_traceback(error: BaseException, exc_info: Any) -> BaseException:

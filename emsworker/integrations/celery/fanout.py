@@ -16,20 +16,19 @@ from dataclasses import dataclass, field
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
-from emsworker.core.errors import EmsError
+from emsworker.core.errors import is_known
 from emsworker.core.ids import MAX_KEY_BYTES
 from emsworker.core.model import Message, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
-from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.core.process.runnable import Runnable
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import HEARTBEAT
-from emsworker.store.engine.errors import TROUBLES
+from emsworker.integrations.celery.store.routing import ExchangeKind
 from emsworker.store.groups.claims import find_new
-from emsworker.store.routing import ExchangeKind
 from emsworker.store.stream import broadcast
 from emsworker.store.stream.messages import close_hole_at
 
@@ -40,7 +39,6 @@ _REPLY_S = 0.001  # the shortest pause while a reply is expected: a caller does 
 _LATEST_S = 0.02  # after which a look is not put off any longer
 _REST = 2  # the least ratio of a pause to the time that a look takes: many workers leave a busy server alone
 _OTHER_S = 0.1  # between looks that are for all that idle consumers could do
-_AWAY_S = 0.5
 _BATCH, _BATCH_BYTES, _FEW = 500, 4 << 20, 64
 _SWEEP_S, _LAST_S = 5.0, 5.0
 _MOST_OF_TAGS = 3000  # characters that the server compares
@@ -224,6 +222,9 @@ class _BusReader(Runnable):
         sweep: called every few seconds.
     """
 
+    duty = "read exchanges"
+    outlasts = (Exception,)  # this thread delivers remote control and events
+
     def __init__(
         self,
         broker: MysqlBroker,
@@ -245,7 +246,6 @@ class _BusReader(Runnable):
         self._reply_interval = PollInterval(_REPLY_S, _LONGEST_S)  # since the last request
         self._expects_reply = False
         self._swept_at = ticks()
-        self._trouble = Trouble(log)
         self._listener: Listener | None = None
         if broker.redis_url is not None:
             self._listener = Listener(broker.redis_url, broker.stream_id, [], self.wake, lambda name, error: None)
@@ -303,20 +303,19 @@ class _BusReader(Runnable):
             return
         self._hurried, self._looked_at = False, ticks()
         self.polls += 1
-        try:
-            self._cost_s = 0.0
-            while self._look() and not self.stopping.is_set():
-                pass
-            self._cost_s = ticks() - self._looked_at
-            self._trouble.over("can read broadcasts")
-        except Exception as error:  # whatever it is: without this thread a worker hears of no command and no event
-            if is_unknown := not isinstance(error, (*TROUBLES, EmsError)):
-                self._session.drop()  # it may have cut a packet in two
-            self._trouble.note("cannot read exchanges", error, exc_info=is_unknown)
-            self.sleep(_AWAY_S)
+        self._cost_s = 0.0
+        while self._look() and not self.stopping.is_set():
+            pass
+        self._cost_s = ticks() - self._looked_at
         if ticks() > self._swept_at + _SWEEP_S:
             self._swept_at = ticks()
             self._sweep()
+
+    def on_trouble(self, error: Exception) -> None:
+        """Go on, after a pause."""
+        if not is_known(error):
+            self._session.drop()  # it may have cut a packet in two
+        super().on_trouble(error)
 
     def _look(self) -> bool:
         """Read one batch of each topic that has something; return whether there may be more."""

@@ -17,7 +17,7 @@ from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import GROUP
-from emsworker.store.routing import Queue
+from emsworker.integrations.celery.store.routing import Queue
 
 log = logging.getLogger(__name__)
 

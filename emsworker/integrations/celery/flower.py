@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterable
-from functools import wraps
 from typing import Any
 
 from amqp.exceptions import NotFound
@@ -41,18 +39,8 @@ class StreamQueues:
         return found
 
 
-def show_queues() -> None:
-    """Have Flower read the queues of a stream, if this process is Flower: it has no hook for a broker."""
-    module = sys.modules.get("flower.utils.broker")
-    if module is not None and not hasattr(module.Broker.__new__, "__wrapped__"):
-        module.Broker.__new__ = staticmethod(_with_streams(module.Broker.__new__))
-
-
-def _with_streams(make: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(make)
-    def broker_of(cls: type, url: str, *args: Any, **kwargs: Any) -> Any:
-        if url.startswith("ems"):
-            return StreamQueues(url, kwargs.get("broker_options"))
-        return make(cls, url, *args, **kwargs)
-
-    return broker_of
+def broker_of(make: Callable[..., Any], cls: type, url: str, *args: Any, **kwargs: Any) -> Any:
+    """Wrap Flower's ``Broker.__new__``: return the queues of a stream for its URL."""
+    if url.startswith("ems"):
+        return StreamQueues(url, kwargs.get("broker_options"))
+    return make(cls, url, *args, **kwargs)

@@ -92,7 +92,7 @@ class Inbox:
             return found
 
     def withdraw(self, owner: object, queue: str) -> None:
-        """Return what waits of a queue that a channel no longer consumes from."""
+        """Requeue the undelivered messages of a queue that a channel no longer consumes from."""
         with self._lock:
             found = [item for item in self._items if item.owner is owner and item.queue == queue]
             for item in found:

@@ -1,4 +1,4 @@
-"""StreamOptions of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
+"""Options of the transport and the result backend: in the query of a URL, or in ``broker_transport_options``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from emsworker.core.options import (
     option_field,
     options_of,
     problems_in,
-    refuse,
+    raise_problems,
     seconds,
     shown,
     whole,
@@ -93,7 +93,7 @@ TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks it
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """StreamOptions of Celery on a stream.
+    """Options of the transport and the result backend.
 
     Raises:
         ConfigError: one or more are wrong; all of them are listed.
@@ -123,7 +123,7 @@ class StreamOptions:
     beat: bool = option(True, flag(), help="run the maintenance services of the stream in consuming processes")
 
     def __post_init__(self) -> None:
-        refuse(problems_in(self))
+        raise_problems(problems_in(self))
 
     @classmethod
     def load(cls, in_url: Mapping[str, str], given: Mapping[str, Any]) -> StreamOptions:
@@ -147,7 +147,7 @@ class StreamOptions:
                 values[name] = known[name].read(in_url[name])
             except ValueError as error:
                 problems.append(Problem(name, shown(name, in_url[name]), str(error)))
-        refuse(problems)
+        raise_problems(problems)
         return cls(**values)
 
     @property

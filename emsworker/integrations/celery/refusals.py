@@ -6,24 +6,20 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from emsworker.store.engine.errors import REFUSED, ConnectionLost
-from emsworker.store.engine.session import outlives_refusals
+from emsworker.core.errors import REFUSED, ConnectionLost
 
 
 def in_task() -> bool:
-    """Return whether this thread runs a task: nobody repeats what it could not send, such as the rest of a chain."""
+    """Return whether this thread runs a task: nobody else would retry its failed sends, such as the rest of a chain."""
     state = sys.modules.get("celery._state")  # kombu alone has none
     return state is not None and state.get_current_worker_task() is not None
 
 
-outlives_refusals.append(in_task)
-
-
 class Refusals:
-    """Tells refusals apart: the first use fails by it, so that a wrong password ends a program at once.
+    """Fails fast on a refusal of the first use, so that a wrong password ends a program at once.
 
-    One that has been served before outlives it, as any other trouble of the server: a password is being changed. So
-    does one that must not fail: what a task has returned cannot be told to anybody but the server.
+    A later one counts as an outage: a password is being changed. So does the first one of a use that must not fail: the
+    result of a task has nowhere else to go.
     """
 
     def __init__(self) -> None:

@@ -22,9 +22,9 @@ from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import redact_url
 from emsworker.integrations.celery.storage import chain, lost, storage_of
+from emsworker.integrations.celery.store import schedules
+from emsworker.integrations.celery.store.schedules import LastRun
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.celery import schedules
-from emsworker.store.celery.schedules import LastRun
 from emsworker.store.cluster import clients
 from emsworker.store.engine.session import Session
 

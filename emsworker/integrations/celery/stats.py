@@ -5,31 +5,19 @@ kombu keeps an address with ``ems+`` whole as the name of the host, and Celery t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from emsworker.core.url import DatabaseUrl, redact_url
 from emsworker.integrations.celery.url import StreamUrl
 
 
-def hide_secrets() -> None:
-    """Have this process tell the parts of its broker's address, if it is a worker of Celery."""
-    module = sys.modules.get("celery.worker.consumer.connection")
-    if module is not None and not hasattr(module.Connection.info, "__wrapped__"):
-        module.Connection.info = _without_secrets(module.Connection.info)
-
-
-def _without_secrets(info: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(info)
-    def told(step: Any, consumer: Any) -> dict[str, Any]:
-        found: dict[str, Any] = info(step, consumer)
-        if consumer.connection and consumer.connection.transport.driver_type == "ems":
-            found["broker"] |= _shown(consumer.connection)
-        return found
-
-    return told
+def info_without_secrets(info: Callable[..., dict[str, Any]], step: Any, consumer: Any) -> dict[str, Any]:
+    """Wrap ``Connection.info`` of a worker: add the parts of its broker's address, without the password."""
+    found = info(step, consumer)
+    if consumer.connection and consumer.connection.transport.driver_type == "ems":
+        found["broker"] |= _shown(consumer.connection)
+    return found
 
 
 def _shown(connection: Any) -> dict[str, Any]:

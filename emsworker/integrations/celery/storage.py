@@ -8,27 +8,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from emsworker.core.errors import EmsError, MessageTooLarge
+from emsworker.core.errors import (
+    REFUSED,
+    Conflict,
+    ConnectionLost,
+    EmsError,
+    MessageTooLarge,
+    StoreError,
+)
 from emsworker.core.process import forks
+from emsworker.core.process.reconnect import until_connected
+from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
-from emsworker.integrations.celery.refusals import Refusals
+from emsworker.integrations.celery.refusals import Refusals, in_task
+from emsworker.integrations.celery.store import results
+from emsworker.integrations.celery.store.results import StoredValue
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
-from emsworker.store.celery import results
-from emsworker.store.celery.results import StoredValue
-from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.errors import (
-    REFUSED,
-    AssertionBroken,
-    Conflict,
-    ConnectionLost,
-    Duplicate,
-    TransactionGone,
-    translate,
-)
-from emsworker.store.engine.schema import check_version, stream_id
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.errors import translate
+from emsworker.store.engine.schema import check_extension, check_version, stream_id
 from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ T = TypeVar("T")
 _TIMEOUT_S = 30.0
 # After these a session is as new. Any other exception may come from outside, as a soft time limit of Celery does, and
 # may have cut a packet in two.
-_CLEAN = (EmsError, ConnectionLost, Conflict, Duplicate, AssertionBroken, TransactionGone)
+_CLEAN = (EmsError, StoreError)
 
 
 class Storage:
@@ -63,7 +64,7 @@ class Storage:
         parsed = StreamUrl.parse(url)
         options = StreamOptions.load(parsed.options, given)
         self.budget, self.together = options.budget, options.together
-        self._database = Database(parsed.database, options.connect_timeout_s)
+        self._database = Database(parsed.database, options.connect_timeout_s, outlasts_refusal=in_task)
         self._idle: deque[Session] = deque()
         self._brokers: dict[str, bool] = {}
         self._refusals = Refusals()
@@ -109,6 +110,7 @@ class Storage:
         """
         with contextlib.suppress(ConnectionLost), self._session() as session:
             check_version(session)
+            check_extension(session, EXTENSION)
             results.find(session, [b"?"])  # of its tables, too
 
     def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -151,7 +153,7 @@ class Storage:
             address = StreamUrl.of_connection(connection).database
         known = self._brokers.get(address)
         if known is None:
-            with Database(address).session() as session:
+            with Database(address, outlasts_refusal=in_task).session() as session:
                 there = until_connected(lambda: _id_of(session), _TIMEOUT_S)
             known = self._brokers[address] = there == self.keep(stream_id)
         return known

@@ -11,14 +11,16 @@ from emsworker.beat.leader import Beat
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.model import TopicKind
 from emsworker.core.process import forks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.integrations.celery.bindings import Bindings
+from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.fanout import LocalQueues
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.refusals import Refusals, in_task
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.engine.database import Database, until_connected
-from emsworker.store.engine.schema import check_version
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import check_extension, check_version
 from emsworker.store.engine.session import Session
 
 _LAST_S = 5.0
@@ -39,7 +41,7 @@ class Stream:
 
     def __init__(self, url: StreamUrl, options: StreamOptions) -> None:
         self.url, self.options, self.budget = url, options, options.budget
-        self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER)
+        self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER, in_task)
         self.bindings = Bindings(self.broker, options)
         self.local = LocalQueues(self.broker)
         self.sender = QueueSender(self.broker, self.bindings, options)
@@ -86,10 +88,12 @@ class Stream:
     def _check(self, timeout_s: float | None) -> None:
         with self._lock:
             if self._probe is None:
-                at_once = Database(self.url.database, min(timeout_s or math.inf, self.options.connect_timeout_s))
+                connect_s = min(timeout_s or math.inf, self.options.connect_timeout_s)
+                at_once = Database(self.url.database, connect_s, outlasts_refusal=in_task)
                 self._probe = at_once.session(patient=False)
             with self._refusals.apart():
                 check_version(self._probe)
+                check_extension(self._probe, EXTENSION)
 
     def maintain(self) -> None:
         """Run the maintenance services of the stream in this process, unless the options forbid it."""

@@ -16,6 +16,8 @@ from kombu.transport.virtual.base import Management
 from emsworker import __version__
 from emsworker.core.errors import (
     ConfigError,
+    Conflict,
+    ConnectionLost,
     FenceLost,
     LeaseLost,
     MessageTooLarge,
@@ -29,14 +31,11 @@ from emsworker.core.process.address import name_url
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.channel import QueueChannel
-from emsworker.integrations.celery.failures import note_failures
-from emsworker.integrations.celery.flower import show_queues
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.startup import broker_connected, ends_worker
-from emsworker.integrations.celery.stats import hide_secrets
 from emsworker.integrations.celery.streams import open_stream
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.engine.errors import Conflict, ConnectionLost
+from emsworker.integrations.celery.wrapping import wrap_methods
 
 log = logging.getLogger(__name__)
 
@@ -154,9 +153,7 @@ class Transport(base.Transport):
             if (loaded := sys.modules.get(module)) is not None:
                 step = getattr(loaded, name)
                 step.compatible_transports = {*step.compatible_transports, self.driver_type}
-        note_failures()
-        show_queues()
-        hide_secrets()
+        wrap_methods()
 
     @property
     def default_connection_params(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from django.db import connections
 
 from emsworker.app import Ems
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.broker.placed import PlacedBroker
 from emsworker.broker.port import Broker
 from emsworker.core.errors import SoftTimeLimitExceeded
 from emsworker.core.model import Message, Outcome
@@ -62,7 +61,7 @@ class ProjectEms(Ems):
     @property
     def in_memory(self) -> bool:
         """True within :meth:`test`."""
-        return not isinstance(self._broker, MysqlBroker | PlacedBroker)
+        return self._broker.in_memory
 
     def reconfigure(self, **changes: Any) -> None:
         """Change settings; with a ``url`` the app no longer follows ``DATABASES``."""

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, text_of
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 from emsworker.store.engine.session import Session
 from emsworker.store.stream.messages import Placement
 
@@ -55,7 +55,7 @@ def open_allocator(settings: Settings, stream_id: str) -> Allocator:
     """
     module, _, name = _OURS.get(settings.allocator, settings.allocator).partition(":")
     try:
-        with undivided:
+        with fork_blocked:
             kind: type[Allocator] = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         fix = f"cannot be imported: {text_of(error)}"

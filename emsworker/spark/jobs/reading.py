@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,6 +13,7 @@ from emsworker.arrow.options import read_options
 from emsworker.arrow.profile import call, closing_session, open_stream
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import UnknownGroup
+from emsworker.core.options import whole
 from emsworker.core.selection.filters import Filter
 from emsworker.spark.jobs.job import OfGroups, Options, WrongOption, option
 
@@ -47,27 +46,8 @@ def read_span(text: str) -> float:
     return seconds
 
 
-def read_count(text: str) -> int:
-    """Parse a whole number from 1 to 1,000,000.
-
-    Raises:
-        ValueError: not such a number.
-    """
-    return read_whole(1, 1_000_000)(text)
-
-
-def read_whole(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from ``least`` to ``most``."""
-
-    def read(text: str) -> int:
-        if not re.fullmatch("[0-9]{1,20}", text) or not least <= int(text) <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-read_partition = read_whole(0, 65535)
+read_count = whole(1, 1_000_000).parse
+read_partition = whole(0, 65535).parse
 
 CURSORS = parse_columns("group string, topic string, partition int, cursor bigint")
 """Columns of the cursors of groups."""

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
-from emsworker.core.model import Entry
+from emsworker.core.model import Begun, OnceState
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 _TRIES = 10
-
-
-class Begun(NamedTuple):
-    """Outcome of an attempt to begin an effect.
-
-    Attributes:
-        entry: whether to go ahead.
-        token: identifies this attempt.
-        left_s: seconds that another running attempt may still take.
-    """
-
-    entry: Entry
-    token: bytes
-    left_s: float = 0.0
 
 
 def do_in(transaction: Any, key: bytes, ttl_s: float) -> bool:
@@ -39,20 +25,20 @@ def begin(session: Session, key: bytes, ttl_s: float, running_s: float) -> Begun
     args = {"key": key, "token": token, "ttl_s": ttl_s, "running_s": running_s}
     for _ in range(_TRIES):
         if session.change(_SQL.insert_begun, args) == 1:
-            return Begun(Entry.FIRST, token)
+            return Begun(OnceState.FIRST, token)
         rows = session.rows(_SQL.get_state, {"key": key})
         if not rows:
             continue  # cancelled or swept in between
         state, left_s, was = rows[0]
         if was == token:
-            return Begun(Entry.FIRST, token)  # our earlier try, whose answer was lost
+            return Begun(OnceState.FIRST, token)  # our earlier try, whose answer was lost
         if state == "done":
-            return Begun(Entry.DONE, token)
+            return Begun(OnceState.DONE, token)
         if left_s > 0:
-            return Begun(Entry.BUSY, token, float(left_s))
+            return Begun(OnceState.BUSY, token, float(left_s))
         if session.change(_SQL.take_over, args | {"was": was}) == 1:
-            return Begun(Entry.UNCERTAIN, token)
-    return Begun(Entry.BUSY, token, running_s)
+            return Begun(OnceState.UNCERTAIN, token)
+    return Begun(OnceState.BUSY, token, running_s)
 
 
 def finish(session: Session, key: bytes, token: bytes, ttl_s: float) -> bool:

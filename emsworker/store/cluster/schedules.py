@@ -18,7 +18,7 @@ from emsworker.core.codec import decode_headers, encode_headers
 from emsworker.core.ids import new_uid
 from emsworker.core.model import SLOT_HEADER, priority_of
 from emsworker.core.priority import level_below
-from emsworker.core.schedule import due_slots, parse_timetable
+from emsworker.core.schedule import Declared, due_slots, parse_timetable
 from emsworker.core.times import utc
 from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Packet, Session
@@ -27,25 +27,6 @@ from emsworker.store.stream.guards import hold_topic
 
 _SQL = Statements(__name__)
 _PRODUCER = "beat"
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A schedule as an app declares it.
-
-    Args:
-        spec, timezone: see :func:`parse_timetable`.
-        topic, key, headers, body: the message that is sent at each slot.
-    """
-
-    name: str
-    spec: str
-    timezone: str
-    catch_up: str
-    topic: str
-    key: bytes | None
-    headers: bytes
-    body: bytes
 
 
 @dataclass(frozen=True)
@@ -156,7 +137,7 @@ def fire(session: Session, name: str, grace_s: float) -> int:
         packet.send()
         return len(slots)
 
-    return session.again_on_conflict(lambda: work(session))
+    return session.retry_on_conflict(lambda: work(session))
 
 
 def run_now(session: Session, name: str) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import encodings.idna  # else imported for the first host name; see emsworker.preamble  # noqa: F401
 import io
@@ -17,7 +18,7 @@ from pymysql.constants import COMMAND, CR
 from pymysql.err import InterfaceError, MySQLError, OperationalError
 
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import after_fork, undivided
+from emsworker.core.process.forks import after_fork, fork_blocked
 from emsworker.store.engine.errors import is_server_trouble, may_roll_back, rolls_back
 from emsworker.store.engine.greeting import first_to_greet
 from emsworker.store.engine.sql import Sql, Statements, join
@@ -48,8 +49,25 @@ _STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
 _OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass", "autocommit_mode", "init_command")
 
 
+_TEXT = "emstext"
+
+
+def _find_text(name: str) -> codecs.CodecInfo | None:
+    if name != _TEXT:
+        return None
+    return codecs.CodecInfo(
+        codecs.utf_8_encode, lambda data, errors="": codecs.utf_8_decode(data, "backslashreplace", True), name=_TEXT
+    )
+
+
+codecs.register(_find_text)
+
+
 class Connection(_Connection):
-    """PyMySQL's connection, with five differences.
+    """PyMySQL's connection, with six differences.
+
+    Texts that are no UTF-8 are read with escapes. MariaDB stores halves of surrogate pairs in its columns of text, and
+    a publisher's row with one would otherwise fail each statement that reads it.
 
     A transaction is opened by the packet that carries its first statement, so that this costs no round trip.
 
@@ -207,6 +225,8 @@ class Connection(_Connection):
         """Choose the character set of the session."""
         super().set_character_set(charset, collation)
         self.in_exchange = False
+        if not self.lent:
+            self.encoding = _TEXT
 
     @property
     def is_plain(self) -> bool:
@@ -289,12 +309,12 @@ class Connection(_Connection):
     def _create_ssl_ctx(self, sslp: object) -> ssl.SSLContext:
         if isinstance(sslp, ssl.SSLContext):
             return sslp
-        with undivided:
+        with fork_blocked:
             return trusting_context()
 
     def _request_authentication(self) -> None:
         """Do the handshake, with TLS if it is used, and log in."""
-        with undivided:
+        with fork_blocked:
             super()._request_authentication()
 
 
@@ -334,6 +354,7 @@ class Loan:
         self._own = {name: getattr(connection, name) for name in _OWN}
         # Copies, so that a handler's changes to them do not reach the next handler.
         connection.lent, connection.decoders, connection.encoders = True, dict(decoders), dict(self._own["encoders"])
+        connection.encoding = "utf-8"
         listening: Any = connection
         self._read_packet = listening._read_packet
         listening._read_packet = self._listen  # on the object, so that reading our own rows costs no more

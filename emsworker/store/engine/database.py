@@ -8,13 +8,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from emsworker.core.errors import StoreUnavailable
-from emsworker.core.process.clock import ticks
+from emsworker.core.process.reconnect import until_connected
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
-from emsworker.store.engine.errors import Conflict, ConnectionLost, DiskFull
 from emsworker.store.engine.nodes import nodes_of
-from emsworker.store.engine.session import Session
+from emsworker.store.engine.session import Session, never
 
 T = TypeVar("T")
 
@@ -27,14 +25,22 @@ class Database:
         connect_timeout_s: seconds that one attempt to connect may take.
         call_timeout_s: seconds for which :meth:`call` tries.
         only_reads: any member of a replication group will do.
+        outlasts_refusal: see :class:`Session`.
     """
 
     def __init__(
-        self, url: str, connect_timeout_s: float = 10.0, call_timeout_s: float = 30.0, *, only_reads: bool = False
+        self,
+        url: str,
+        connect_timeout_s: float = 10.0,
+        call_timeout_s: float = 30.0,
+        *,
+        only_reads: bool = False,
+        outlasts_refusal: Callable[[], bool] = never,
     ) -> None:
         self._url = DatabaseUrl.parse(url)
         self._nodes = nodes_of(self._url, connect_timeout_s, only_reads=only_reads)
         self._call_timeout_s = call_timeout_s
+        self._outlasts_refusal = outlasts_refusal
         self._local: Any = threading.local()
 
     @property
@@ -55,7 +61,7 @@ class Database:
 
     def session(self, patient: bool = True, answer_s: float | None = None) -> Session:
         """Create a session for one thread, which the caller closes; for the arguments see :class:`Session`."""
-        return Session(self._url, self._nodes, patient, answer_s)
+        return Session(self._url, self._nodes, patient, answer_s, self._outlasts_refusal)
 
     def thread_session(self) -> Session:
         """The calling thread's own session, kept for its next call."""
@@ -81,37 +87,3 @@ class Database:
         """
         session = self.thread_session()
         return until_connected(lambda: work(session), self._call_timeout_s if timeout_s is None else timeout_s)
-
-
-def until_connected(work: Callable[[], T], timeout_s: float) -> T:
-    """Call ``work``, and retry it with growing random pauses while the server is unavailable.
-
-    Raises:
-        StoreUnavailable: ``timeout_s`` seconds have passed.
-    """
-    began = ticks()
-    try:
-        return work()
-    except (ConnectionLost, Conflict) as error:  # the common case needs no machinery, and does not load it
-        left_s = timeout_s - (ticks() - began)
-        if left_s <= 0:  # it did not answer for that long
-            raise _unreachable(timeout_s, began, error) from error
-    from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
-    waits = Retrying(
-        retry=retry_if_exception_type((ConnectionLost, Conflict)),
-        stop=stop_after_delay(left_s),
-        wait=wait_random_exponential(multiplier=0.05, max=1.0),
-    )
-    try:
-        return waits(work)
-    except RetryError as error:
-        cause = error.last_attempt.exception()
-        raise _unreachable(timeout_s, began, cause) from cause
-
-
-def _unreachable(timeout_s: float, began: float, cause: BaseException | None) -> StoreUnavailable:
-    for_s = max(timeout_s, int(ticks() - began))  # one that does not answer is waited for beyond the time-out
-    if isinstance(cause, DiskFull):
-        return StoreUnavailable(f"MySQL has had no room to write for {for_s:g} s: {cause}")
-    return StoreUnavailable(f"MySQL could not be reached for {for_s:g} s: {cause}")

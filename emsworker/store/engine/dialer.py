@@ -81,7 +81,7 @@ class Dialer:
             autocommit=True,
             client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
             connect_timeout=connect_s,
-            # A frozen server's system accepts connections, but nobody greets.
+            # The kernel of a frozen host completes the handshake, but the server sends no greeting.
             read_timeout=connect_s,
             write_timeout=self.answer_s(answer_s),
             ssl=context,

@@ -8,13 +8,18 @@ from pymysql.err import DataError, IntegrityError, MySQLError, NotSupportedError
 
 from emsworker.core.errors import (
     AccessDenied,
+    AssertionBroken,
     ConfigError,
+    Conflict,
+    ConnectionLost,
+    DiskFull,
+    Duplicate,
     EmsError,
     LoginRefused,
     Problem,
     SchemaMissing,
     StatementRefused,
-    TlsError,
+    TransactionGone,
 )
 from emsworker.core.process.address import address_name
 from emsworker.core.process.role import check_command
@@ -47,52 +52,6 @@ _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 # The same, of numbers to which the driver gives no class: no default, out of range, bad text, a table's constraint.
 _AT_FAULT = frozenset({1054, 1064, 1264, 1364, 1366, 1406, 3819, 4025})
-
-
-class ConnectionLost(Exception):
-    """The connection died, or the server cannot serve for now; its last packet may or may not have taken effect."""
-
-
-class DiskFull(ConnectionLost):
-    """The server has no room to write; reads, and changes that need no room, go on."""
-
-
-class Conflict(Exception):
-    """The server aborted this transaction in favour of another; nothing of it was committed."""
-
-
-class TransactionGone(Exception):
-    """The lent transaction was committed or rolled back by its borrower."""
-
-
-class Duplicate(Exception):
-    """A unique key is taken; ``key`` is its name."""
-
-    def __init__(self, text: str) -> None:
-        self.key = text.rsplit("'", 2)[-2].rsplit(".", 1)[-1] if text.count("'") >= 2 else ""
-        super().__init__(text)
-
-
-class AssertionBroken(Exception):
-    """A condition that a packet states about its own statements did not hold."""
-
-
-REFUSED = (AccessDenied, TlsError)  # of the user, a password, a grant or TLS
-
-TROUBLES = (
-    ConnectionLost,
-    Conflict,
-    TransactionGone,
-    Duplicate,
-    AssertionBroken,
-    StatementRefused,
-    *REFUSED,
-)
-"""All that a call of the store may raise because of the server. No loop that runs by itself ends because of these.
-
-Tables, or a database, that are gone are not among them: what comes back is another stream, and a process must look up
-its topics and groups anew.
-"""
 
 
 def code_of(error: BaseException) -> int:
@@ -157,8 +116,8 @@ def translate(error: BaseException, url: DatabaseUrl | None = None) -> BaseExcep
     Args:
         url: the server's address, to name the setting that it comes from.
 
-    No error of the driver is left as it is: a number that is not known here is treated as the trouble of the server,
-    after which nobody knows if the last packet took effect, unless the driver says that the statement is at fault.
+    No error of the driver is left as it is: a number that is not known here counts as a lost connection, so the
+    outcome of the last packet is unknown, unless the driver says that the statement is at fault.
     """
     if isinstance(error, OSError):
         return ConnectionLost(str(error))

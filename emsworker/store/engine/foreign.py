@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.process.forks import undivided
-from emsworker.store.engine.errors import AssertionBroken, asserts
+from emsworker.core.errors import AssertionBroken, ConfigError, Problem
+from emsworker.core.process.forks import fork_blocked
+from emsworker.store.engine.errors import asserts
 from emsworker.store.engine.sql import Sql
 
 _FIX = (
@@ -54,7 +54,7 @@ def when_committed(connection: Any, call: Callable[[], object]) -> bool:
     session = connection() if callable(connection) else connection  # a scoped_session has one for each thread
     waiting = session.info.get(_WAITING)
     if waiting is None:  # one listener for each session, because even those for one event are never removed
-        with undivided:
+        with fork_blocked:
             from sqlalchemy import event
 
         waiting = session.info[_WAITING] = set()

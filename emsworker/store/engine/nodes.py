@@ -24,7 +24,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine.connection import Connection
 from emsworker.store.engine.dialer import Dialer
-from emsworker.store.engine.standing import Standing, standing_now, standing_of
+from emsworker.store.engine.standing import ServerRole, standing_now, standing_of
 
 _SILENT_S = 2.0  # after which other servers are asked; a slow statement may well take longer
 _PROBE_S = 1  # for an answer of a server that has been silent, and between two such looks
@@ -35,7 +35,7 @@ _MOST_MEMBERS = 9  # of a replication group
 _RETURN_S = 5.0  # between two looks if an earlier node of the URL is fit again
 
 
-def nodes_of(url: DatabaseUrl, connect_timeout_s: float = 10.0, *, only_reads: bool = False) -> Nodes:
+def nodes_of(url: DatabaseUrl, connect_timeout_s: float = 10.0, *, only_reads: bool = False) -> ServerSelector:
     """Return the servers of a URL.
 
     Args:
@@ -47,7 +47,7 @@ def nodes_of(url: DatabaseUrl, connect_timeout_s: float = 10.0, *, only_reads: b
     return SeveralServers(dialer) if url.others else SingleAddress(dialer, only_reads=only_reads)
 
 
-class Nodes(ABC):
+class ServerSelector(ABC):
     """Opens connections to the server that is to be written to; shared by the sessions of a :class:`Database`."""
 
     def __init__(self, dialer: Dialer) -> None:
@@ -79,7 +79,7 @@ class Nodes(ABC):
         return not standing.unfit and not self._is_behind(connection.number, standing)
 
     @abstractmethod
-    def _is_behind(self, number: int, standing: Standing) -> bool:
+    def _is_behind(self, number: int, standing: ServerRole) -> bool:
         """Return whether another server is to be used instead of one that is fit."""
 
     def _watch(
@@ -99,7 +99,7 @@ class Nodes(ABC):
             return leave
 
 
-class SeveralServers(Nodes):
+class SeveralServers(ServerSelector):
     """Those that a URL names: the first one that is fit is used."""
 
     def __init__(self, dialer: Dialer) -> None:
@@ -127,12 +127,12 @@ class SeveralServers(Nodes):
         self._first = 0
         raise OperationalError(2003, f"no server can be written to: {'; '.join(reasons)}")
 
-    def _note_choice(self, number: int, standing: Standing) -> None:
+    def _note_choice(self, number: int, standing: ServerRole) -> None:
         self._first = number
         if number and standing.many:
             self._next_return = ticks() + _RETURN_S * random.uniform(1, 1.5)
 
-    def _is_behind(self, number: int, standing: Standing) -> bool:
+    def _is_behind(self, number: int, standing: ServerRole) -> bool:
         """Return whether an earlier server of the URL is fit, at which all processes should meet again.
 
         Args:
@@ -174,7 +174,7 @@ class SeveralServers(Nodes):
         standing = self._ask(number)
         return standing is not None and not standing.unfit and view in (None, standing.view)
 
-    def _ask(self, number: int) -> Standing | None:
+    def _ask(self, number: int) -> ServerRole | None:
         """Ask a server over a connection of its own; ``None`` if it does not answer."""
         try:
             connection = self._dialer.dial(number, _PROBE_S)
@@ -188,7 +188,7 @@ class SeveralServers(Nodes):
             _close(connection)
 
 
-class SingleAddress(Nodes):
+class SingleAddress(ServerSelector):
     """One server, or a router that leads each connection to a member of a replication group.
 
     Args:
@@ -206,7 +206,7 @@ class SingleAddress(Nodes):
     def open(self, answer_s: float | None = None) -> Connection:
         """Connect, again and again while that leads to different members that are not the primary."""
         reasons: dict[str, str] = {}
-        last: tuple[Connection, Standing] | None = None
+        last: tuple[Connection, ServerRole] | None = None
         until, tries = ticks() + self._dialer.connect_s, 0
         while tries < _MOST_MEMBERS and ticks() < until:  # they may not come in turn: other clients connect as well
             tries += 1
@@ -245,10 +245,10 @@ class SingleAddress(Nodes):
         self._dismiss_lookout()
         return super().still_serves(connection)
 
-    def _is_behind(self, number: int, standing: Standing) -> bool:
+    def _is_behind(self, number: int, standing: ServerRole) -> bool:
         return False
 
-    def _is_enough(self, standing: Standing) -> bool:
+    def _is_enough(self, standing: ServerRole) -> bool:
         if standing.kind != "group" or self._only_reads:
             return not standing.outside
         return not standing.unfit
@@ -265,7 +265,7 @@ class SingleAddress(Nodes):
             return False
         return bool(found.unfit) if found.member == member else bool(found.primaries - {member})
 
-    def _look_out(self) -> Standing | None:
+    def _look_out(self) -> ServerRole | None:
         """Ask a member that answers, the same as the last time; ``None`` if none does.
 
         A router holds each connection that it has led to a frozen member, for as long as that is frozen, and takes some

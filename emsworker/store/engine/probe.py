@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
-from emsworker.store.engine.grants import VERBS, needs
+from emsworker.core.extension import extensions
+from emsworker.store.engine.grants import Grants
+from emsworker.store.engine.rights import VERBS
+from emsworker.store.engine.schema import present_extensions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join
 from emsworker.store.engine.tables import table_columns
@@ -51,7 +54,7 @@ def check_room(session: Session) -> None:
 
 def foreign_engines(session: Session) -> dict[str, str]:
     """Return the engine of each table of EMS that is not in InnoDB, by the table's name."""
-    ours = table_columns()
+    ours = table_columns(extensions().values())
     return {
         name: engine for name, engine in session.rows(_SQL.list_engines) if name in ours and engine.lower() != "innodb"
     }
@@ -101,9 +104,9 @@ def missing_privileges(
     Args:
         migrated: whether our tables exist, so that each can be tried.
         role: the role whose privileges are checked.
-        allow: additional permissions of the role (see :data:`emsworker.store.engine.grants.ALLOWANCES`).
+        allow: additional permissions of the role (see :class:`emsworker.store.engine.grants.Grants`).
     """
-    needed = needs(role, allow)
+    needed = _grants(session, migrated).needs(role, allow)
     missing = [] if migrated and _has_all(session, needed) else list(_missing_on_tables(session, migrated, needed))
     return missing if role != "admin" else [*missing, *_missing_for_migration(session)]
 
@@ -115,13 +118,13 @@ def has_privileges(session: Session, role: str, allow: Sequence[str] = ()) -> bo
         SchemaMissing: a table does not exist.
     """
     try:
-        session.send(_tries(needs(role, allow)))
+        session.send(_tries(Grants(present_extensions(session)).needs(role, allow)))
     except AccessDenied:
         return False
     return True
 
 
-def _has_all(session: Session, needed: Mapping[str, Mapping[str, str | None]]) -> bool:
+def _has_all(session: Session, needed: Mapping[str, Mapping[str, str]]) -> bool:
     """Try all privileges in one round trip: one by one they are several hundred, and most users have them."""
     try:
         session.send(_tries(needed))
@@ -130,11 +133,22 @@ def _has_all(session: Session, needed: Mapping[str, Mapping[str, str | None]]) -
     return True
 
 
-def _tries(needed: Mapping[str, Mapping[str, str | None]]) -> Sql:
-    first = table_columns()
-    return join(
-        ";", [_try(verb, table, column or first[table]) for table in needed for verb, column in needed[table].items()]
-    )
+def _tries(needed: Mapping[str, Mapping[str, str]]) -> Sql:
+    return join(";", [_try(verb, table, column) for table in needed for verb, column in needed[table].items()])
+
+
+def roles(session: Session, *, migrated: bool) -> Sequence[str]:
+    """Return the roles that users of this stream may have, the one with the most privileges first."""
+    grants = _grants(session, migrated)
+    return sorted(grants.roles, key=lambda role: -sum(len(verbs) for verbs in grants.privileges(role).values()))
+
+
+def _grants(session: Session, migrated: bool) -> Grants:
+    """Return the rights on the tables that the stream has; on all that it may have if this user cannot read that."""
+    try:
+        return Grants(present_extensions(session) if migrated else extensions().values())
+    except AccessDenied:
+        return Grants(extensions().values())
 
 
 def may_insert(session: Session, table: str) -> bool:
@@ -149,19 +163,12 @@ def _missing_for_migration(session: Session) -> Iterator[str]:
             yield privilege
 
 
-def _missing_on_tables(
-    session: Session, migrated: bool, needed: Mapping[str, Mapping[str, str | None]]
-) -> Iterator[str]:
-    first = table_columns()
+def _missing_on_tables(session: Session, migrated: bool, needed: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     for privilege in VERBS:
         tables = {table: verbs[privilege] for table, verbs in needed.items() if privilege in verbs}
         if not migrated:
             tables = {_NO_TABLE: "x"} if tables else {}
-        denied = [
-            table
-            for table, column in tables.items()
-            if not _allowed(session, _try(privilege, table, column or first[table]))
-        ]
+        denied = [table for table, column in tables.items() if not _allowed(session, _try(privilege, table, column))]
         if len(denied) == len(tables) > 0:
             yield privilege
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources.abc import Traversable
@@ -13,12 +13,14 @@ from pymysql.err import MySQLError
 
 from emsworker.core.counted import plural
 from emsworker.core.errors import SchemaMissing, ServerUnsupported
+from emsworker.core.extension import Extension, extensions
 from emsworker.core.ids import new_uid
+from emsworker.core.servers import ServerRun
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_script
-from emsworker.store.engine.tables import find_faults, migrations
+from emsworker.store.engine.tables import CORE, find_faults, has_tables, latest_of, migrations
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
@@ -29,12 +31,12 @@ _STREAM = frozenset({"ems_topic", "ems_topic_guard", "ems_partition", "ems_messa
 
 def versions() -> list[int]:
     """Return the schema versions that there are, in order."""
-    return sorted(migrations())
+    return list(migrations())
 
 
 def latest_version() -> int:
     """Return the schema version that this code works with."""
-    return versions()[-1]
+    return latest_of(CORE)
 
 
 def check_server(session: Session) -> None:
@@ -61,11 +63,30 @@ def current_version(session: Session) -> int:
     return int(session.rows(_SQL.get_version)[0][0] or 0)
 
 
-def migrate(session: Session) -> list[int]:
+def extension_versions(session: Session) -> dict[str, int]:
+    """Return the extensions whose tables the database has, with their versions; none if that table is missing."""
+    try:
+        return {name: int(version) for name, version in session.rows(_SQL.list_extension_versions)}
+    except SchemaMissing:  # `ems migrate` comes here, too, and puts it back
+        return {}
+
+
+def present_extensions(session: Session) -> list[Extension]:
+    """Return the installed extensions whose tables the database has, and those that have none."""
+    found = extension_versions(session)
+    return [one for one in extensions().values() if one.name in found or not has_tables(one)]
+
+
+def migrate(session: Session, more: Iterable[Extension] = ()) -> list[int]:
     """Bring the schema up to date; idempotent, and safe if two processes do it at once.
 
+    Tables of an extension are created for those that ask for them, and are brought up to date wherever they exist.
+
+    Args:
+        more: extensions whose tables are wanted.
+
     Returns:
-        the versions that were applied.
+        the versions of the core that were applied.
 
     Raises:
         SchemaMissing: another migration holds the lock, the database is newer than this code, or it has a foreign
@@ -82,17 +103,21 @@ def migrate(session: Session) -> list[int]:
             _refuse_foreign(session, max(current, 1))
         if current > latest_version():
             raise _mismatch(current)
-        todo = {version: file for version, file in sorted(migrations().items()) if version > current}
+        todo = _newer(CORE, current)
         for version, file in todo.items():
-            _apply(session, version, file)
+            _run_script(session, file)
+            session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+        wanted = {one.name: one for one in (*more, *present_extensions(session))}
+        for one in wanted.values():
+            _migrate_extension(session, one)
         return list(todo)
     finally:
         session.rows(_SQL.unlock_migration)
 
 
-def _refuse_foreign(session: Session, version: int, tables: Collection[str] | None = None) -> None:
+def _refuse_foreign(session: Session, version: int, tables: Collection[str] | None = None, package: str = CORE) -> None:
     """Refuse before the first statement: CREATE TABLE IF NOT EXISTS would pass over a table of somebody else."""
-    foreign = find_faults(session, version).foreign
+    foreign = find_faults(session, version, package).foreign
     for table in foreign if tables is None else [table for table in tables if table in foreign]:
         raise SchemaMissing(foreign_table(table, foreign[table]))
 
@@ -120,18 +145,61 @@ def put_back(session: Session) -> list[str]:
             f"of the tables of the stream itself, {', '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing; "
             "restore the database from a backup, or drop all tables of EMS to begin anew"
         )
-    for made, file in sorted(migrations().items()) if missing else ():
+    restored = list(missing)
+    if missing:
+        _make_again(session, CORE, version)
+    present = extension_versions(session)
+    for one in present_extensions(session):
+        known = present.get(one.name, 0)
+        if theirs := find_faults(session, known, one.package).missing:
+            _make_again(session, one.package, known)
+            restored += theirs
+    return restored
+
+
+def _make_again(session: Session, package: str, version: int) -> None:
+    for made, file in migrations(package).items():
         if made <= version:
-            for statement in read_script(file):
-                session.send(statement)
-    return list(missing)
+            _run_script(session, file)
 
 
-def _apply(session: Session, version: int, file: Traversable) -> None:
+def _migrate_extension(session: Session, extension: Extension) -> None:
+    current = extension_versions(session).get(extension.name, 0)
+    if current > latest_of(extension.package):
+        raise _extension_mismatch(extension, current)
+    _refuse_foreign(session, max(current, 1), package=extension.package)
+    for version, file in _newer(extension.package, current).items():
+        _run_script(session, file)
+        session.execute(_SQL.add_extension_version, {"extension": extension.name, "version": version})
+
+
+def _newer(package: str, version: int) -> dict[int, Traversable]:
+    return {number: file for number, file in migrations(package).items() if number > version}
+
+
+def _run_script(session: Session, file: Traversable) -> None:
     # DDL commits by itself, so every statement can be repeated after a crash in between.
     for statement in read_script(file):
         session.send(statement)
-    session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+
+
+def check_extension(session: Session, extension: Extension) -> None:
+    """Reject tables of an extension that this code does not know.
+
+    Raises:
+        SchemaMissing: the message names both versions, or the command that creates the tables.
+    """
+    current = extension_versions(session).get(extension.name, 0)
+    if current != latest_of(extension.package):
+        raise _extension_mismatch(extension, current)
+
+
+def _extension_mismatch(extension: Extension, current: int) -> SchemaMissing:
+    name, latest = extension.name, latest_of(extension.package)
+    if current == 0:
+        return SchemaMissing(f"the database has no tables of {name}; run `ems migrate --with {name}`")
+    fix = "run `ems migrate`" if current < latest else f"install a newer {name}"
+    return SchemaMissing(f"the tables of {name} are of version {current}, this code needs {latest}; {fix}")
 
 
 def create_database(session: Session, name: str) -> None:
@@ -183,14 +251,6 @@ def server_now(session: Session) -> datetime:
     return utc(session.rows(_SQL.get_now)[0][0])
 
 
-@dataclass(frozen=True)
-class ServerRun:
-    """Identity of the server that answers, and its uptime in whole seconds (at most one too many)."""
-
-    identity: tuple[object, ...]
-    up_s: float
-
-
 def server_run(session: Session) -> ServerRun:
     """Ask which server answers and since when: another one after a failover, or the same one after a restart."""
 
@@ -203,7 +263,7 @@ def server_run(session: Session) -> ServerRun:
         results = packet.send()
         return ServerRun(results[who].rows[0], float(results[since].rows[0][1]))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 @dataclass(frozen=True)

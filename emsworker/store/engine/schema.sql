@@ -15,6 +15,12 @@ SELECT MAX(version) FROM ems_schema_version
 -- name: add_version
 INSERT INTO ems_schema_version (version, stream_id, applied_at) VALUES (%(version)s, %(stream_id)s, NOW(6))
 
+-- name: list_extension_versions
+SELECT extension, MAX(version) FROM ems_extension_version GROUP BY extension
+
+-- name: add_extension_version
+INSERT INTO ems_extension_version (extension, version, applied_at) VALUES (%(extension)s, %(version)s, NOW(6))
+
 -- name: get_stream_id
 -- The identity of the stream: it separates the counters of two databases in one Redis.
 SELECT stream_id FROM ems_schema_version WHERE version = 1

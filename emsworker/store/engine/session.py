@@ -16,13 +16,21 @@ from pymysql.constants import COMMAND, SERVER_STATUS
 from pymysql.converters import conversions
 from pymysql.err import MySQLError
 
-from emsworker.core.errors import MessageTooLarge, SoftTimeLimitExceeded
+from emsworker.core.errors import (
+    REFUSED,
+    Conflict,
+    ConnectionLost,
+    DiskFull,
+    MessageTooLarge,
+    SoftTimeLimitExceeded,
+    TransactionGone,
+)
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
-from emsworker.store.engine.errors import REFUSED, Conflict, ConnectionLost, DiskFull, TransactionGone, translate
-from emsworker.store.engine.nodes import Nodes
+from emsworker.store.engine.errors import translate
+from emsworker.store.engine.nodes import ServerSelector
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
 T = TypeVar("T")
@@ -33,10 +41,10 @@ _IDLE_S = 1.0
 _PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
 _FULL_DECODERS = {kind: reader for kind, reader in conversions.items() if isinstance(kind, int)}
 
-outlives_refusals: list[Callable[[], bool]] = []
-"""Each tells whether the calling thread does what a refusal must not end, such as a password that is being changed.
 
-A refusal is a lost connection there, so that what waits for the server in an outage waits for it as well."""
+def never() -> bool:
+    """Return false: by default no refusal is outlasted."""
+    return False
 
 
 class Result(NamedTuple):
@@ -175,13 +183,23 @@ class Session:
         nodes: what opens its connections, shared by sessions of the same URL.
         patient: retry conflicts; otherwise raise at once, for callers that retry by themselves.
         answer_s: seconds after which a server that does not answer counts as lost, if the URL says no less.
+        outlasts_refusal: return whether the calling thread must outlast a refusal, such as of a password that is being
+            changed: it is a lost connection there, so that what waits for the server in an outage waits for it as well.
     """
 
-    def __init__(self, url: DatabaseUrl, nodes: Nodes, patient: bool = True, answer_s: float | None = None) -> None:
+    def __init__(
+        self,
+        url: DatabaseUrl,
+        nodes: ServerSelector,
+        patient: bool = True,
+        answer_s: float | None = None,
+        outlasts_refusal: Callable[[], bool] = never,
+    ) -> None:
         self._url = url
         self._nodes = nodes
         self._patient = patient
         self._answer_s = answer_s
+        self._outlasts_refusal = outlasts_refusal
         self._connection: Connection | None = None
         self._pid = 0
         self._used_at = 0.0
@@ -207,7 +225,7 @@ class Session:
         """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched."""
         if self.before_commit is not None:
             return self.transaction(lambda session: session.execute(statement, args).affected)
-        return self.again_on_conflict(lambda: self.execute(statement, args).affected)
+        return self.retry_on_conflict(lambda: self.execute(statement, args).affected)
 
     def rows(self, statement: Sql, args: Args | None = None) -> tuple[tuple[Any, ...], ...]:
         """Run one statement and return its rows."""
@@ -270,7 +288,7 @@ class Session:
                 raise self._too_large(sql)
             self._used_at = ticks()
             if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
-                connection._execute_command(COMMAND.COM_QUERY, sql.encode(connection.encoding))
+                connection._execute_command(COMMAND.COM_QUERY, sql.encode())
                 if self.when_sent is not None:
                     self.when_sent()
                 connection._read_query_result()
@@ -350,7 +368,7 @@ class Session:
 
     def _meaning(self, error: Exception) -> BaseException:
         meaning, connection = translate(error, self._url), self._connection
-        if isinstance(meaning, REFUSED) and any(outlives() for outlives in outlives_refusals):
+        if isinstance(meaning, REFUSED) and self._outlasts_refusal():
             meaning = ConnectionLost(str(meaning))
         if isinstance(meaning, ConnectionLost) and connection is not None:
             meaning = type(meaning)(f"{connection.server}: {meaning}")
@@ -376,9 +394,9 @@ class Session:
             self.commit()
             return result
 
-        return self.again_on_conflict(attempt)
+        return self.retry_on_conflict(attempt)
 
-    def again_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
+    def retry_on_conflict(self, attempt: Callable[[], T], until: float = math.inf) -> T:
         """Call ``attempt`` until it meets no conflict, with growing random pauses; only this method retries conflicts.
 
         It gives up only after a number of tries and also a time: if transactions are long, the first pauses are too

@@ -30,6 +30,7 @@ Args = Mapping[str, Any]
 Separator = Literal[",", ", ", "\n", ";", ";\n", " UNION ALL "]
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_LIST = re.compile(r"\{\w+\}")
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 
 
@@ -39,6 +40,9 @@ class Statements:
     Args:
         module: the module beside which the file lies: its ``__name__``.
         lists: the lists of columns that stand in it as ``{name}``; constants of the code.
+
+    Raises:
+        ValueError: a list stands in it that is not given.
     """
 
     def __init__(self, module: str, **lists: str) -> None:
@@ -46,6 +50,8 @@ class Statements:
         text = (files(package) / f"{name}.sql").read_text(encoding="utf-8")
         for mark, columns in lists.items():
             text = text.replace(f"{{{mark}}}", columns)
+        if missing := _LIST.findall(text):
+            raise ValueError(f"{name}.sql: no list is given for {', '.join(sorted(set(missing)))}")
         parts = _NAME.split(text)
         # As attributes of the object, which are found many times faster than by __getattr__.
         vars(self).update({name: Sql(_strip(body)) for name, body in zip(parts[1::2], parts[2::2], strict=True)})

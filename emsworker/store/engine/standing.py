@@ -20,7 +20,7 @@ _OTHERS = "gcomm://"  # before the addresses of a Galera cluster's nodes; alone 
 
 
 @dataclass(frozen=True)
-class Standing:
+class ServerRole:
     """Kind of a server, and the reasons why it may not be used.
 
     Attributes:
@@ -46,7 +46,7 @@ class Standing:
     elects: bool = False
 
 
-def standing_now(connection: Connection) -> Standing:
+def standing_now(connection: Connection) -> ServerRole:
     """Ask the server of a connection once more what it is.
 
     Raises:
@@ -57,7 +57,7 @@ def standing_now(connection: Connection) -> Standing:
     return standing_of(connection)
 
 
-def standing_of(connection: Connection) -> Standing:
+def standing_of(connection: Connection) -> ServerRole:
     """Ask the server of a new connection what it is, and note on the connection if there are other writers.
 
     Raises:
@@ -71,11 +71,11 @@ def standing_of(connection: Connection) -> Standing:
         standing = _standing_in_cluster(connection)
     elif cluster.startswith(_OTHERS) and cluster != _OTHERS:
         reason = f"is configured for a Galera cluster (wsrep_cluster_address = {cluster}) and takes no part in it"
-        standing = Standing("galera", True, f"{reason}: wsrep_on is OFF", reason)
+        standing = ServerRole("galera", True, f"{reason}: wsrep_on is OFF", reason)
     elif group:
         standing = _standing_in_group(connection, group, single)
     else:
-        standing = Standing()
+        standing = ServerRole()
     connection.among_writers = standing.many
     if not standing.unfit and any(value not in ("OFF", "0") for value in said.values()):
         return replace(standing, unfit="is read-only")
@@ -88,11 +88,11 @@ def membership_grant(user: str) -> str:
     Args:
         user: ``'user'@'host'``, quoted.
     """
-    return _SQL.grant_membership.format(user=user)
+    return _SQL.grant_membership % {"user": user}
 
 
-def _standing_in_group(connection: Connection, group: str, single: bool) -> Standing:
-    """Return what the group thinks: a former member that was started alone is writable, and nobody would get it."""
+def _standing_in_group(connection: Connection, group: str, single: bool) -> ServerRole:
+    """Ask the group: a former member that was started alone is writable, but its writes never replicate."""
     try:
         member, role_here, unreachable, members, primaries = _rows(connection, _SQL.get_membership)[0]
     except MySQLError as error:
@@ -106,25 +106,25 @@ def _standing_in_group(connection: Connection, group: str, single: bool) -> Stan
     many, count = not single, int(members)
     if state not in ("ONLINE", "RECOVERING"):
         reason = f"is configured for the replication group {group}, and {state} in it: START GROUP_REPLICATION"
-        return Standing("group", many, reason, reason, members=count, member=str(member))
+        return ServerRole("group", many, reason, reason, members=count, member=str(member))
     if 2 * int(unreachable) >= count:
         unfit = f"cannot reach {unreachable} of the {members} members of its replication group"
-        return Standing("group", many, unfit, members=count, member=str(member))
+        return ServerRole("group", many, unfit, members=count, member=str(member))
     unfit = ""
     if state != "ONLINE" or role != "PRIMARY":
         unfit = f"is {state} {role} in its replication group, not its primary"
     known = frozenset(filter(None, str(primaries).split(",")))
-    return Standing("group", many, unfit, members=count, member=str(member), primaries=known, elects=not known)
+    return ServerRole("group", many, unfit, members=count, member=str(member), primaries=known, elects=not known)
 
 
-def _standing_in_cluster(connection: Connection) -> Standing:
+def _standing_in_cluster(connection: Connection) -> ServerRole:
     said = {str(name): str(value) for name, value in _rows(connection, _SQL.show_node)}
     status, state = said.get("wsrep_cluster_status", "?"), said.get("wsrep_local_state_comment", "?")
     if status != "Primary" or said.get("wsrep_ready") != "ON":
         reason = f"is not in the primary component of its Galera cluster ({status}, {state})"
-        return Standing("galera", True, reason, reason)
+        return ServerRole("galera", True, reason, reason)
     unfit = "" if state == "Synced" else f"is {state} in its Galera cluster, not Synced"
-    return Standing("galera", True, unfit, view=said.get("wsrep_cluster_conf_id", ""))
+    return ServerRole("galera", True, unfit, view=said.get("wsrep_cluster_conf_id", ""))
 
 
 def _rows(connection: Connection, statement: Sql) -> Sequence[tuple[Any, ...]]:

@@ -20,4 +20,4 @@ SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_cluster_status', 'wsrep_local_
 
 -- name: grant_membership
 -- Every role needs it on the members of a replication group: which member is the primary.
-GRANT SELECT ON performance_schema.replication_group_members TO {user}
+GRANT SELECT ON performance_schema.replication_group_members TO %(user)s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,32 +10,65 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
+from emsworker.core.extension import Extension
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier
 
 _SQL = Statements(__name__)
-_TABLE = re.compile(r"^CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)", re.MULTILINE | re.DOTALL)
+CORE = "emsworker.store.engine"
+"""The package of the core's migrations."""
+
+_TABLE = re.compile(r"^CREATE TABLE IF NOT EXISTS (\w+) \((.*?)^\)([^;]*;)", re.MULTILINE | re.DOTALL)
 _COLUMN = re.compile(r"^  `?([a-z]\w*)`? [A-Z]", re.MULTILINE)  # keys begin with upper-case letters
 _ADDED = re.compile(r"^ALTER TABLE (\w+) ADD COLUMN (?:IF NOT EXISTS )?`?(\w+)", re.MULTILINE)
 
 
-def migrations() -> dict[int, Traversable]:
-    """Return the file of each schema version."""
-    folder = files("emsworker.store.engine") / "migrations"
-    return {int(item.name[:4]): item for item in folder.iterdir() if item.name.endswith(".sql")}
+@functools.cache
+def migrations(package: str = CORE) -> dict[int, Traversable]:
+    """Return the scripts in a package by version, in order: ``NNNN_title.sql`` files in its folder ``migrations``.
+
+    Args:
+        package: that of the core, or an extension's, which may have none.
+    """
+    folder = files(package) / "migrations"
+    found = [item for item in folder.iterdir() if item.name.endswith(".sql")] if folder.is_dir() else []
+    return {int(item.name[:4]): item for item in sorted(found, key=lambda item: item.name)}
 
 
-def table_columns() -> dict[str, str]:
-    """Return every table of the schema with the name of its first column, as the migrations create them."""
-    return {table: columns[0] for table, columns in _columns(migrations()).items()}
+def latest_of(package: str) -> int:
+    """Return the version of a package's tables that this code works with; 0 without tables."""
+    return max(migrations(package), default=0)
 
 
-def _columns(versions: Iterable[int]) -> dict[str, list[str]]:
-    """Return the columns that each table has in these versions of the schema."""
-    script = "\n".join(
-        file.read_text(encoding="utf-8") for version, file in sorted(migrations().items()) if version in versions
-    )
-    found = {table: _COLUMN.findall(body) for table, body in _TABLE.findall(script)}
+def has_tables(extension: Extension) -> bool:
+    """Return whether an extension has tables of its own."""
+    return bool(migrations(extension.package))
+
+
+def create_statements(package: str = CORE) -> dict[str, str]:
+    """Return every table of a package with the statement that creates it."""
+    return {one[1]: one[0] for one in _TABLE.finditer(_script(package))}
+
+
+def table_columns(used: Iterable[Extension] = ()) -> dict[str, str]:
+    """Return every table with the name of its first column, as the migrations create them.
+
+    Args:
+        used: the extensions whose tables are wanted as well.
+    """
+    packages = (CORE, *(one.package for one in used))
+    return {table: columns[0] for package in packages for table, columns in _columns(package).items()}
+
+
+def _script(package: str, most: int | None = None) -> str:
+    scripts = (file for version, file in migrations(package).items() if most is None or version <= most)
+    return "\n".join(file.read_text(encoding="utf-8") for file in scripts)
+
+
+def _columns(package: str, most: int | None = None) -> dict[str, list[str]]:
+    """Return the columns that each table of a package has in a version of it."""
+    script = _script(package, most)
+    found = {one[1]: _COLUMN.findall(one[2]) for one in _TABLE.finditer(script)}
     for table, column in _ADDED.findall(script):
         found[table].append(column)
     return found
@@ -53,13 +87,13 @@ class TableFaults:
     foreign: dict[str, tuple[str, ...]]
 
 
-def find_faults(session: Session, version: int) -> TableFaults:
-    """Compare the tables of a database with those of a schema version.
+def find_faults(session: Session, version: int, package: str = CORE) -> TableFaults:
+    """Compare the tables of a database with those of a version of the core, or of an extension.
 
     A user sees only what it has privileges on. What it does not see is asked for by name: the server says of what
     exists that it is refused.
     """
-    wanted = _columns(range(1, version + 1))
+    wanted = _columns(package, version)
     seen: dict[str, set[str]] = {}
     for table, column in session.rows(_SQL.list_columns):
         seen.setdefault(table, set()).add(column)

@@ -12,7 +12,7 @@ from pymysql.connections import Connection
 from pymysql.err import OperationalError
 
 from emsworker.core.errors import ConfigError, Problem, TlsError
-from emsworker.core.process.forks import undivided
+from emsworker.core.process.forks import fork_blocked
 
 _NO_TLS = 2026
 
@@ -38,7 +38,7 @@ def tls_context(options: Mapping[str, str]) -> ssl.SSLContext | None:
     mode = mode_of(options)
     if mode in ("disabled", "preferred"):
         return None
-    with undivided:
+    with fork_blocked:
         return _checking_context(mode, options)
 
 

@@ -12,103 +12,35 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
-from emsworker.core.codec import Decoder
+from emsworker.core.errors import ConnectionLost
+from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Message, Topic
-from emsworker.store.engine.errors import ConnectionLost
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message
+from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, PollAnswer
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
-from emsworker.store.groups.progress import Flush, add_flush, send_fenced
+from emsworker.store.groups.progress import add_flush, send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
-_FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a second one 32
-
-
-@dataclass(frozen=True)
-class Claimant:
-    """A client that claims work of a group, and the most that it claims.
-
-    Attributes:
-        permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
-        most_isolation: what needs a higher one is left to others.
-    """
-
-    topic: Topic
-    group: Group
-    client_id: str
-    batch: int
-    batch_bytes: int
-    decoder: Decoder
-    permitted: bool = False
-    most_isolation: Isolation = Isolation.LAST
-    claim_id: int = field(default_factory=new_claim_id)
-
-    @property
-    def args(self) -> dict[str, Any]:
-        """The parameters of every claiming statement."""
-        return {
-            "topic_id": self.topic.id,
-            "group_id": self.group.id,
-            "client_id": self.client_id,
-            "batch": self.batch,
-            "batch_bytes": self.batch_bytes,
-            "claim_id": self.claim_id,
-            "timeout_s": self.group.timeout_s,
-            "few": _FEW,
-            "permitted": int(self.permitted),
-            "most_isolation": int(self.most_isolation),
-        }
+_SQL = Statements(__name__, **MESSAGE)
 
 
-class NothingClaimed(Enum):
-    """The reason for an empty claim: there was nothing to claim, or another client held the cursor."""
-
-    EMPTY = 0
-    BUSY = 1
-
-    def __bool__(self) -> bool:
-        return False
-
-
-@dataclass(frozen=True)
-class AvailableWork:
-    """Work available to a group: waiting claims, due retries, partitions with messages, and holes at its cursors.
-
-    A group that runs in order has only partitions here, whatever is available in them.
-
-    Attributes:
-        limited: True if the group needs permits.
-        highest_waiting: the highest partition with waiting claims.
-    """
-
-    waiting: bool = False
-    retries: bool = False
-    partitions: tuple[int, ...] = ()
-    holes: tuple[int, ...] = ()
-    limited: bool = False
-    highest_waiting: int = 0
-
-    def __bool__(self) -> bool:
-        return self.waiting or self.retries or bool(self.partitions)
-
-
-@dataclass(frozen=True)
-class PollAnswer:
-    """The result of a search for work.
-
-    Attributes:
-        work: group id -> its available work; only groups that have some.
-        open: groups whose new messages any client may claim without another query: they are not paused, not ordered
-            and have no limits.
-        due_s: seconds until something else is due, which may be work then; ``None`` if nothing is known.
-    """
-
-    work: dict[int, AvailableWork]
-    due_s: float | None = None
-    open: frozenset[int] = frozenset()
+def args_of(claimant: Claimant) -> dict[str, Any]:
+    """Return the parameters of every claiming statement."""
+    return {
+        "topic_id": claimant.topic.id,
+        "group_id": claimant.group.id,
+        "client_id": claimant.client_id,
+        "batch": claimant.batch,
+        "batch_bytes": claimant.batch_bytes,
+        "claim_id": claimant.claim_id,
+        "timeout_s": claimant.group.timeout_s,
+        "few": FEW,
+        "permitted": int(claimant.permitted),
+        "most_isolation": int(claimant.most_isolation),
+    }
 
 
 def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
@@ -225,7 +157,7 @@ def _take(
     more: dict[str, int],
     first: Sequence[Sql] = (),
 ) -> Claim | NothingClaimed:
-    args = claimant.args | more
+    args = args_of(claimant) | more
 
     def attempt() -> Claim | NothingClaimed:
         packet = session.packet()
@@ -243,7 +175,7 @@ def _take(
         fill(session, claimant, claim, results[-1].rows)
         return claim
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def add_bodies(packet: Packet, claimant: Claimant, args: Mapping[str, Any]) -> None:
@@ -310,12 +242,12 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
     def attempt() -> Claim | NothingClaimed:
         packet = session.packet()
         open_packet(packet, before)
-        packet.add_all(_TAKE_RETRIES, claimant.args)
+        packet.add_all(_TAKE_RETRIES, args_of(claimant))
         packet.commit()
-        packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), claimant.args)
+        packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), args_of(claimant))
         return retries_claimed(claimant, send_fenced(packet))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:

@@ -18,8 +18,9 @@ from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.cursors import hold
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 CHUNK = 500
 
 Place = tuple[int, int]

@@ -36,8 +36,8 @@ SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` =
 -- For messages that retention has deleted: a retry reads its body from the stream, so the dead letter's copy goes back
 -- to its old offset (below the log start offset, where no cursor passes again). IGNORE, because its id may have been
 -- sent again.
-INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, tag, headers, body, size, born_at, producer_id)
-SELECT %(topic_id)s, d.`partition`, d.`offset`, d.uid, d.`key`, d.tag, d.headers, d.body, LENGTH(d.body), d.born_at, d.producer_id
+INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, {message_columns}, size, born_at, producer_id)
+SELECT %(topic_id)s, d.`partition`, d.`offset`, {d_message_columns}, LENGTH(d.body), d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
 
 -- name: note_restored

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, ClaimSource, Order
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups.blocking import lock_turn
-from emsworker.store.groups.progress import Flush, add_cut, add_flush, send_fenced
+from emsworker.store.groups.progress import add_cut, add_flush, send_fenced
 
 _SQL = Statements(__name__)
 
@@ -45,4 +46,4 @@ def detach(session: Session, progress: Flush, rest: Claim) -> None:
         packet.commit()
         send_fenced(packet)
 
-    session.again_on_conflict(attempt)
+    session.retry_on_conflict(attempt)

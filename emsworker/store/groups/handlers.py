@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from emsworker.core.model import HandlerRow
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
-
-
-class HandlerRow(NamedTuple):
-    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
-
-    name: str
-    on_error: str
-    ladder: str | None
-    max_attempts: int | None
 
 
 def list_handlers(session: Session, group_id: int) -> dict[str, HandlerRow]:

@@ -6,11 +6,10 @@ is returned with the next request. A slot belongs to a client; it is free if the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.errors import UnknownGroup
-from emsworker.core.limits import Limit
+from emsworker.core.limits import Limit, Permit
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.stream.guards import hold_group
@@ -18,21 +17,6 @@ from emsworker.store.stream.guards import hold_group
 _SQL = Statements(__name__)
 _SAVE_S = 0.05  # seconds of permits, worth waiting for: fewer and larger claims
 _FULL_S, _LONGEST_S, _SHORTEST_S = 0.05, 1.0, 0.005
-
-
-@dataclass(frozen=True)
-class Permit:
-    """The answer to a request for permits.
-
-    Attributes:
-        granted: how many messages may be started.
-        rated: True if they are to be started soon, because they count for this moment.
-        wait_s: seconds after which to ask again if none was granted.
-    """
-
-    granted: int
-    rated: bool
-    wait_s: float
 
 
 def acquire(
@@ -57,7 +41,7 @@ def acquire(
         granted, per_s, tokens, capacity = packet.send()[-1].rows[0]
         return Permit(int(granted), per_s is not None, _wait_s(per_s, tokens, capacity))
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 _ACQUIRE = (

@@ -8,28 +8,13 @@ hooks are called: they are called at most once, and not at all if the process di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
+from emsworker.core.model import Notice
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Statements
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
-
-
-class Notice(NamedTuple):
-    """A dead letter of which no hook was told.
-
-    Attributes:
-        message: offset, uid, key, tag, headers, body and time of the message, as rows of messages are read.
-    """
-
-    group_id: int
-    partition: int
-    message: tuple[Any, ...]
-    attempts: int
-    reason: str
-    error: str
-    error_type: str
+_SQL = Statements(__name__, **MESSAGE)
 
 
 def add_notice(packet: Packet, group_id: int, partition: int, offset: int) -> None:
@@ -46,7 +31,8 @@ def take_notices(session: Session, group_ids: Sequence[int], limit: int) -> list
         where = {"group_id": group_id, "partition": partition, "offset": offset}
         rows = session.rows(_SQL.get_dead, where)
         if session.change(_SQL.delete_notice, where) == 1 and rows:  # none if it was requeued meanwhile
-            found.append(Notice(group_id, partition, rows[0][:7], *rows[0][7:]))
+            attempts, reason, error, error_type, *message = rows[0]
+            found.append(Notice(group_id, partition, tuple(message), attempts, reason, error, error_type))
     return found
 
 

@@ -6,7 +6,7 @@ INSERT IGNORE INTO ems_dead_notice (group_id, `partition`, `offset`, noted_at) V
 SELECT group_id, `partition`, `offset` FROM ems_dead_notice WHERE group_id IN %(group_ids)s ORDER BY group_id, `partition`, `offset` LIMIT %(limit)s
 
 -- name: get_dead
-SELECT `offset`, uid, `key`, tag, headers, body, born_at, attempts, reason, error, error_type FROM ems_dead
+SELECT attempts, reason, error, error_type, `offset`, {message_columns}, born_at FROM ems_dead
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
 -- name: delete_notice

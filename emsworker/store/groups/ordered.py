@@ -4,8 +4,8 @@ A claim locks the partition's cursor row until the commit. Under this lock it ch
 takes what comes first: retries, then ranges that were given back, then new messages. No partition is assigned to a
 client for longer than one claim, so there is no rebalance when clients come and go.
 
-If several nodes of a cluster are written to, a lock holds nobody on another node. There a claim always changes the
-cursor row, so that of two claims only one is committed.
+If several nodes of a cluster are written to, row locks do not block writers on other nodes. There a claim always
+changes the cursor row, so that of two claims only one is committed.
 
 - ``order="partition"``: a message to retry waits in ``ems_retry``; until it has ended, nothing else of its partition is
   claimed.
@@ -19,23 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Order
+from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.groups.claims import (
-    Claimant,
-    NothingClaimed,
-    add_bodies,
-    claim_of,
-    fill,
-    open_packet,
-    retries_claimed,
-)
-from emsworker.store.groups.progress import Flush, send_fenced
+from emsworker.store.groups.claims import add_bodies, args_of, claim_of, fill, open_packet, retries_claimed
+from emsworker.store.groups.progress import send_fenced
+from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__)
-_TAKE = Statements("emsworker.store.groups.claims")
+_TAKE = Statements("emsworker.store.groups.claims", **MESSAGE)
 
 
 def take_next(
@@ -46,7 +41,7 @@ def take_next(
     Raises:
         FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
     """
-    args = claimant.args | {"partition": partition, "rest_id": new_claim_id()}
+    args = args_of(claimant) | {"partition": partition, "rest_id": new_claim_id()}
 
     def attempt() -> Claim | NothingClaimed:
         packet = session.packet()
@@ -57,7 +52,7 @@ def take_next(
         packet.commit()
         return _taken(claimant, packet, args)
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 _OWNER = (_TAKE.begin_taking, _TAKE.lock_cursor_or_skip, _SQL.check_owner)

@@ -66,7 +66,7 @@ SET @ems_hi = IF(@ems_later = 1, NULL, @ems_hi)
 SET @ems_hi = IF(@ems_old IS NULL, (SELECT MAX(r.`offset`) FROM (
   SELECT m.`offset`, ROW_NUMBER() OVER (ORDER BY m.`offset`) AS place,
     SUM(m.size) OVER (ORDER BY m.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
-  FROM (SELECT `offset`, size * (kind = 'message') AS size FROM ems_message
+  FROM (SELECT `offset`, total_size * (kind = 'message') AS size FROM ems_message
     WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= @ems_lo ORDER BY `offset` LIMIT %(batch)s) m
   ) r WHERE r.`offset` = @ems_lo + r.place - 1 AND (r.bytes <= %(batch_bytes)s OR r.place = 1)), @ems_hi)
 

@@ -6,58 +6,23 @@ Every packet begins with the fence: it commits only if the client still owns the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from emsworker.core.errors import FenceLost
+from emsworker.core.errors import AssertionBroken, FenceLost
+from emsworker.core.flush import Flush, storable
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, ClaimState, Failure, Isolation, Order
-from emsworker.core.run import ProgressReport
-from emsworker.store.engine.errors import AssertionBroken
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking
 from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
-from emsworker.store.groups.results import ResultRow, add_results, storable
+from emsworker.store.groups.results import add_results
+from emsworker.store.stream.columns import MESSAGE
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 _NAME = 190  # characters of a task's name or an error's class
 _TASK_PATH = f'$."{TASK_HEADER}"'
-
-
-@dataclass(frozen=True)
-class Flush:
-    """Progress of a claim, to be recorded by its owner.
-
-    Args:
-        acked_to: the last finished offset; of a claim of retries any number that grows with each one that has ended.
-        was: the acked offset that was recorded before, as far as the owner knows; ``None`` to write in any case.
-        running: the message that is being started, recorded only while the claim is suspect.
-        timeout_s: how long the running message may take from now on.
-        finished: all of the claim is done.
-        done_offsets: of a claim of retries: messages that succeeded since the last flush, with the number of the
-            attempt and how many milliseconds it ran.
-        failures: messages that failed since the last flush.
-        results: of messages that ended since the last flush, if a result is to be stored.
-        reports: progress of running messages; reports_ended: uids of messages with reports that have ended.
-        blocked: offset and key of messages that were not run, because an earlier message of their key is to run again;
-            without a key they are due at once.
-    """
-
-    claim: Claim
-    topic_id: int
-    acked_to: int
-    timeout_s: float
-    running: int | None = None
-    finished: bool = False
-    done_offsets: Sequence[tuple[int, int, int]] = ()
-    failures: Sequence[Failure] = ()
-    results: Sequence[ResultRow] = ()
-    reports: Sequence[ProgressReport] = ()
-    reports_ended: Sequence[bytes] = ()
-    blocked: Sequence[tuple[int, bytes | None]] = ()
-    was: int | None = None
 
 
 def flush(session: Session, progress: Flush) -> None:
@@ -75,7 +40,7 @@ def flush(session: Session, progress: Flush) -> None:
         send_fenced(packet)
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except FenceLost:
         # An earlier try may have committed although its answer was lost.
         ends = session.rows(_SQL.get_end, _fence(progress.claim))
@@ -220,7 +185,7 @@ def add_failures(
                 "error": storable(failure.error),
                 "task_path": _TASK_PATH,
             }
-            packet.add(_SQL.bury, where | why)
+            packet.add(_SQL.insert_dead_letter, where | why)
             if not failure.told:
                 add_notice(packet, claim.group_id, claim.partition, failure.offset)
     ended = [f.offset for f in failures if f.retry_in_s is None]
@@ -274,7 +239,7 @@ def give_back(session: Session, progress: Flush, last: int, isolation: Isolation
         send_fenced(packet)
 
     try:
-        session.again_on_conflict(attempt)
+        session.retry_on_conflict(attempt)
     except FenceLost:
         # An earlier try may have committed although its answer was lost: returning the rest again would duplicate it.
         ends = session.rows(_SQL.get_end, _fence(claim))

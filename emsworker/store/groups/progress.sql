@@ -74,12 +74,12 @@ INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, out
 -- name: attempt_row
 (%(group_id)s,%(partition)s,%(offset)s,NOW(6),%(attempt)s,%(outcome)s,%(ran_ms)s,%(client_id)s,%(error)s)
 
--- name: bury
+-- name: insert_dead_letter
 -- The dead letter carries its own copy of the body, made inside the server. Its task is taken from its headers, which
 -- may be damaged or hostile.
-INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, uid, `key`, tag, headers, body, born_at, producer_id, dead_at, attempts, task, error_type, reason, error)
-SELECT %(group_id)s, m.`partition`, m.`offset`, m.uid, m.`key`, m.tag, m.headers, m.body, m.born_at, m.producer_id, NOW(6), %(attempt)s,
-  COALESCE(CASE WHEN LENGTH(m.headers) - LENGTH(REPLACE(REPLACE(m.headers, '[', ''), '{', '')) < 100
+INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, {message_columns}, born_at, producer_id, dead_at, attempts, task, error_type, reason, error)
+SELECT %(group_id)s, m.`partition`, m.`offset`, {m_message_columns}, m.born_at, m.producer_id, NOW(6), %(attempt)s,
+  COALESCE(CASE WHEN LENGTH(SUBSTRING_INDEX(m.headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(m.headers, '{', 50)) = 2 * LENGTH(m.headers)
     AND JSON_VALID(CONVERT(m.headers USING utf8mb4)) = 1 THEN LEFT(JSON_UNQUOTE(JSON_EXTRACT(CONVERT(m.headers USING utf8mb4), %(task_path)s)), 190) END, ''),
   %(error_type)s, %(reason)s, %(error)s
 FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s AND m.kind = 'message'

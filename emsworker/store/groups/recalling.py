@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, ClaimSource, Isolation
+from emsworker.core.work import Claimant
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.groups.claims import Claimant
-from emsworker.store.groups.progress import Flush, give_back
+from emsworker.store.groups.claims import args_of
+from emsworker.store.groups.progress import give_back
 
 _SQL = Statements(__name__)
 
@@ -22,7 +24,7 @@ def recall(session: Session, claimant: Claimant) -> bool:
     Raises:
         FenceLost: it has another owner by now.
     """
-    rows = session.rows(_SQL.find_taken, claimant.args)
+    rows = session.rows(_SQL.find_taken, args_of(claimant))
     if not rows:
         return False
     partition, lo, hi, source, isolation = rows[0]

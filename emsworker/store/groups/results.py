@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from emsworker.core.errors import error_line
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import uid_text
-from emsworker.core.terminal_text import in_utf8
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Sql, Statements
 
 _SQL = Statements(__name__)
-_ERROR_CHARACTERS = 8000
 _STATEMENT_BYTES = len(_SQL.insert_results) + len(_SQL.insert_results_end) + 2
 _UIDS_A_STATEMENT = 10_000
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ResultRow:
-    """Stored outcome of a message.
-
-    Attributes:
-        uid: of the message.
-        body: the value as JSON, or ``None`` if it failed.
-        error_type, error, traceback: of the exception, or ``None`` if it succeeded.
-        ttl_s: how many seconds to keep it.
-    """
-
-    uid: bytes
-    body: bytes | None
-    error_type: str | None = None
-    error: str | None = None
-    traceback: str | None = None
-    ttl_s: float = 0.0
 
 
 def add_results(packet: Packet, topic_id: int, group_id: int, results: Sequence[ResultRow]) -> None:
@@ -69,11 +49,6 @@ def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> Sql:
     log.warning("%s has no result: %s", uid_text(row.uid), why)
     refused = replace(row, body=None, error_type="EncodeError", error=why, traceback=why)
     return _row(packet, topic_id, group_id, refused)
-
-
-def storable(text: str) -> str:
-    """Return the end of an error's text, with surrogates escaped: half a surrogate pair has no UTF-8 form."""
-    return in_utf8(text[-_ERROR_CHARACTERS:])
 
 
 def find(

@@ -29,7 +29,7 @@ class SkipPolicy:
         below_priority: skip only in partitions of a lower priority level than this one's.
     """
 
-    most_waiting: int | None = option(None, whole(0, (1 << 63) - 1))
+    most_waiting: int | None = option(None, whole(0))
     older_s: float | None = option(None, seconds(0.001))
     below_priority: int | None = option(None, whole(1, 9))
 

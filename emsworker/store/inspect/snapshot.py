@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from emsworker.core.errors import ConnectionLost
 from emsworker.core.ids import uid_text
-from emsworker.store.engine.errors import ConnectionLost, code_of
+from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 

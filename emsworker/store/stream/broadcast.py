@@ -8,55 +8,21 @@ repeatedly.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from emsworker.core.broadcast import BroadcastBatch, NamedReader, ReadableExtent, ReaderPosition
 from emsworker.core.errors import TopicDeleted
 from emsworker.core.model import Topic
 from emsworker.core.selection.filters import Filter
 from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_topic
 
-_SQL = Statements(__name__)
-
-
-@dataclass(frozen=True)
-class ReadableExtent:
-    """A partition: the first offset that is kept, the one after its last row, and whether it may be read."""
-
-    log_start: int
-    end: int
-    readable: bool
-
-
-@dataclass(frozen=True)
-class BroadcastBatch:
-    """The result of a read from an offset on.
-
-    Attributes:
-        hi: the last offset that was read, or ``None`` if there is no row at the requested one.
-        log_start: the partition's log start offset; if it is above the requested offset, rows were deleted unread.
-        first: the first existing offset, or ``None``.
-        rows: the messages, without tombstones and those that the filter excludes.
-        now: the server's clock.
-    """
-
-    hi: int | None
-    log_start: int
-    first: int | None = None
-    rows: Sequence[tuple[Any, ...]] = ()
-    now: str = ""
-
-
-@dataclass(frozen=True)
-class ReaderPosition:
-    """A named reader's position in a partition, and how many earlier readers have died there."""
-
-    next_offset: int
-    deaths: int
+_SQL = Statements(__name__, **MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -71,24 +37,6 @@ class ReaderRow:
     open: bool
     stored_at: datetime
     age_s: float
-
-
-@dataclass(frozen=True)
-class NamedReader:
-    """A reader with a stable name.
-
-    Args:
-        token: identifies this process; another process that takes the name has another token.
-    """
-
-    topic_id: int
-    name: str
-    token: bytes
-    args: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        values = {"topic_id": self.topic_id, "name": self.name, "reader": self.token}
-        object.__setattr__(self, "args", values)
 
 
 def find_ends(session: Session, topic_ids: Sequence[int]) -> dict[tuple[int, int], ReadableExtent]:
@@ -152,22 +100,26 @@ def take_positions(session: Session, reader: NamedReader, beginning: Mapping[int
         if not hold_topic(session, reader.topic_id):
             raise TopicDeleted(reader.name, of_reader=True)
         for partition, offset in sorted(beginning.items()):
-            session.execute(_SQL.take_position, reader.args | {"partition": partition, "next_offset": offset})
+            session.execute(_SQL.take_position, _args_of(reader) | {"partition": partition, "next_offset": offset})
 
     session.transaction(work)
-    rows = session.rows(_SQL.get_positions, reader.args)
+    rows = session.rows(_SQL.get_positions, _args_of(reader))
     return {int(partition): ReaderPosition(int(offset), int(deaths)) for partition, offset, deaths in rows}
+
+
+def _args_of(reader: NamedReader) -> dict[str, Any]:
+    return {"topic_id": reader.topic_id, "name": reader.name, "reader": reader.token}
 
 
 def store_position(session: Session, reader: NamedReader, partition: int, offset: int) -> bool:
     """Store the position of a reader; return False if another process has taken its name."""
-    args = reader.args | {"partition": partition, "next_offset": offset}
+    args = _args_of(reader) | {"partition": partition, "next_offset": offset}
     return session.change(_SQL.store_position, args) == 1
 
 
 def sign_off(session: Session, reader: NamedReader) -> None:
     """Record that a reader has ended well."""
-    session.change(_SQL.sign_off, reader.args)
+    session.change(_SQL.sign_off, _args_of(reader))
 
 
 def list_positions(session: Session, topic: str | None) -> list[ReaderRow]:

@@ -6,8 +6,8 @@ SELECT p.topic_id, p.`partition`, p.log_start, COALESCE((SELECT m.`offset` FROM 
 FROM ems_partition p JOIN ems_topic t ON t.id = p.topic_id WHERE p.topic_id IN %(topic_ids)s
 
 -- name: read_sizes
--- The next rows of a partition, with the sizes of the bodies that will be read.
-SELECT `offset`, size * (kind = 'message') FROM ems_message FORCE INDEX (PRIMARY)
+-- The next rows of a partition, with the bytes of headers and bodies that will be read.
+SELECT `offset`, total_size * (kind = 'message') FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(from_offset)s ORDER BY `offset` LIMIT %(limit)s
 
 -- name: get_log_start
@@ -17,17 +17,17 @@ SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition
 -- name: read_bodies
 -- Fetches neither tombstones, which have nothing to run, nor what the filter excludes; headers that are damaged or
 -- nested too deep match no filter (see read_wanted_bodies in claims.sql).
-SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message FORCE INDEX (PRIMARY)
+SELECT `offset`, {message_columns}, born_at FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
-  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
+  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(SUBSTRING_INDEX(headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(headers, '{', 50)) = 2 * LENGTH(headers)
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 ORDER BY `offset`
 
 -- name: read_few
 -- Small messages of a short range: if as many come as it has offsets, it has no hole, and nothing is left out.
-SELECT `offset`, uid, `key`, tag, headers, body, born_at FROM ems_message FORCE INDEX (PRIMARY)
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message' AND size <= %(most)s
+SELECT `offset`, {message_columns}, born_at FROM ems_message FORCE INDEX (PRIMARY)
+WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` BETWEEN %(lo)s AND %(hi)s AND kind = 'message' AND total_size <= %(most)s
 ORDER BY `offset`
 
 -- name: get_now

@@ -19,16 +19,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emsworker.core.batches import in_batches
+from emsworker.core.errors import Duplicate
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, insertion
 from emsworker.store.stream import outbox
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.dedup import FORWARDED
 from emsworker.store.stream.guards import hold_unmoved
 from emsworker.store.stream.messages import row_bytes
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 _REMEMBERED_S = 7 * 86_400
 _STATEMENT_BYTES, _PACKET_SLACK = 2 << 20, 8192
 _RACES = 10
@@ -78,14 +79,18 @@ def is_any_waiting(session: Session, topic_id: int) -> bool:
     return bool(session.rows(_SQL.is_any_waiting, {"topic_id": topic_id}))
 
 
-def read(session: Session, topic_id: int, limit: int) -> list[NewMessage]:
-    """Read the first messages of a topic, due or not, with what is left of their delays."""
+def read(session: Session, topic_id: int, limit: int, most_bytes: int) -> list[NewMessage]:
+    """Read the first messages of a topic, due or not, with what is left of their delays.
+
+    Args:
+        most_bytes: of headers and bodies, except that one message is read whatever it has.
+    """
     return [
-        NewMessage(
-            uid, key, tag, headers, body, partition, level, max(0.0, float(left_s)), producer_id=str(producer_id)
+        NewMessage.of(
+            columns, partition=partition, level=level, delay_s=max(0.0, float(left_s)), producer_id=str(producer_id)
         )
-        for uid, partition, key, tag, headers, body, producer_id, level, left_s in session.rows(
-            _SQL.read_first, {"topic_id": topic_id, "limit": limit}
+        for partition, producer_id, level, left_s, *columns in session.rows(
+            _SQL.read_first, {"topic_id": topic_id, "limit": limit, "most_bytes": most_bytes}
         )
     ]
 

@@ -11,9 +11,15 @@ WHERE t.name = %(topic)s AND t.server IS NULL
 SELECT 1 FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s LIMIT 1
 
 -- name: read_first
--- Without locks: what two processes read at once is accepted once.
-SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), due_at) / 1000000, 0)
-FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s ORDER BY due_at, uid LIMIT %(limit)s
+-- Without locks: what two processes read at once is accepted once. At least one message, and as many as fit into
+-- `most_bytes` of headers and bodies.
+SELECT p.`partition`, p.producer_id, p.level, COALESCE(TIMESTAMPDIFF(MICROSECOND, NOW(6), p.due_at) / 1000000, 0), {p_message_columns}
+FROM (SELECT f.uid, ROW_NUMBER() OVER (ORDER BY f.due_at, f.uid) AS place,
+    SUM(f.total_size) OVER (ORDER BY f.due_at, f.uid ROWS UNBOUNDED PRECEDING) AS bytes
+  FROM (SELECT uid, due_at, total_size FROM ems_outbox FORCE INDEX (PRIMARY)
+    WHERE topic_id = %(topic_id)s ORDER BY due_at, uid LIMIT %(limit)s) f
+) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid
+WHERE d.bytes <= %(most_bytes)s OR d.place = 1 ORDER BY d.place
 
 -- name: list_waiting
 SELECT uid FROM ems_outbox FORCE INDEX (PRIMARY) WHERE topic_id = %(topic_id)s

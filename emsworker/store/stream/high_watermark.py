@@ -44,4 +44,4 @@ def _note(session: Session, topic_id: int, partition: int, high_watermark: int) 
         packet.commit()
         return packet.send()[changed].affected > 0
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)

@@ -21,7 +21,7 @@ _LOOK_UPS = 100
 
 @dataclass(frozen=True)
 class Waiting:
-    """A waiting row without its body; ``size`` is the body's, in bytes."""
+    """A waiting row without its body; ``size`` is that of body and headers, in bytes."""
 
     id: int
     topic: str
@@ -132,6 +132,13 @@ def delete(session: Session, ids: Sequence[int]) -> int:
 def delete_old(session: Session, keep_s: float, limit: int) -> int:
     """Delete at most ``limit`` rows that were refused longer ago; returns how many."""
     return session.change(_SQL.delete_old, {"keep_s": keep_s, "limit": limit})
+
+
+def delete_surplus(session: Session, keep_rows: int, keep_bytes: int, limit: int) -> int:
+    """Delete at most ``limit`` refused rows, the oldest, if there are more than to keep; returns how many."""
+    args = {"keep_rows": keep_rows, "keep_bytes": keep_bytes, "look": keep_rows + limit}
+    surplus = min(int(session.rows(_SQL.count_surplus, args)[0][0]), limit)
+    return session.change(_SQL.delete_oldest, {"limit": surplus}) if surplus else 0
 
 
 def _parts(ids: Sequence[int]) -> Iterator[Sql]:

@@ -1,6 +1,6 @@
 -- name: lock_waiting
 -- The oldest rows that are committed and were not refused. Rows of open transactions are passed over.
-SELECT id, topic, LENGTH(body) FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+SELECT id, topic, total_size FROM ems_publish FORCE INDEX (waiting) WHERE refused_at IS NULL ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- name: read_rows
 SELECT id, topic, body, `key`, tag, headers, task, priority, delay_s, uid FROM ems_publish WHERE id IN %(ids)s ORDER BY id
@@ -38,6 +38,18 @@ SELECT id FROM ems_publish WHERE refused_at IS NOT NULL AND id > %(after)s ORDER
 -- Refused longer ago than so many seconds; a range of the index on refused_at, in which waiting rows are NULL. Few at a
 -- time: each may have a body of 16 MB, which the server keeps until its transaction is purged.
 DELETE FROM ems_publish WHERE refused_at < NOW(6) - INTERVAL %(keep_s)s SECOND ORDER BY refused_at, id LIMIT %(limit)s
+
+-- name: count_surplus
+-- How many refused rows, up to a few, are beyond the number or the bytes to keep. Only the index is read, and of it no
+-- more than is kept.
+SELECT COUNT(*) FROM (SELECT ROW_NUMBER() OVER (ORDER BY r.refused_at DESC, r.id DESC) AS place,
+    SUM(r.total_size) OVER (ORDER BY r.refused_at DESC, r.id DESC ROWS UNBOUNDED PRECEDING) AS bytes
+  FROM (SELECT refused_at, id, total_size FROM ems_publish FORCE INDEX (waiting)
+    WHERE refused_at IS NOT NULL ORDER BY refused_at DESC, id DESC LIMIT %(look)s) r
+) s WHERE s.place > %(keep_rows)s OR s.bytes > %(keep_bytes)s
+
+-- name: delete_oldest
+DELETE FROM ems_publish WHERE refused_at IS NOT NULL ORDER BY refused_at, id LIMIT %(limit)s
 
 -- name: retry_rows
 UPDATE (%(ids)s) d STRAIGHT_JOIN ems_publish p FORCE INDEX (PRIMARY) ON p.id = d.id SET p.refused_at = NULL, p.error = NULL

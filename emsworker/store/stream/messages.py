@@ -8,18 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from emsworker.core.errors import Conflict
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.errors import Conflict
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, insertion, nest
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_partition
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 FARTHEST = 100_000  # offsets above the known end of a partition: a counter that is beyond is wrong
 _TOMBSTONES_A_STATEMENT = 1000
 _HEADERS_BYTES = 64 << 10  # of a packet: what is in it beside the body
-_ROW_BYTES = 768  # its uid, its producer's name, times and numbers
+_ROW_BYTES = 736  # its producer's name, times and numbers
 
 
 class Placement(NamedTuple):
@@ -44,14 +45,12 @@ class PartitionBatch:
 
 def _body_of(message: NewMessage) -> Sql:
     """Return the part of a row that does not depend on its place."""
-    values = (message.uid, message.key, message.tag, message.headers, message.body, message.producer_id.encode())
-    return blobs(values, len(message.body))
+    return blobs((*message.columns, message.producer_id.encode()), len(message.body))
 
 
 def row_bytes(message: NewMessage) -> int:
     """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
-    keys = len(message.key or b"") + len(message.tag or b"")
-    return 2 * (len(message.headers) + len(message.body) + keys) + _ROW_BYTES
+    return 2 * sum(map(len, filter(None, message.columns))) + _ROW_BYTES
 
 
 def fitting_body(packet: int) -> int:
@@ -89,7 +88,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         except Conflict:
             if ticks() > until:
                 raise
-            session.again_on_conflict(lambda: session.send(alone), until)
+            session.retry_on_conflict(lambda: session.send(alone), until)
         return [base]
 
     def attempt() -> list[int]:
@@ -100,7 +99,7 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
         results = packet.send()
         return [results[index].insert_id if base is None else base for index, base in placed]
 
-    return session.again_on_conflict(attempt, until)
+    return session.retry_on_conflict(attempt, until)
 
 
 @functools.cache

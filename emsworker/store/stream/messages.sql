@@ -16,7 +16,7 @@ IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
 (SELECT IF(log_start <= %(base)s AND closed = 0 AND %(base)s <= GREATEST(next_offset, high_watermark, log_start) + %(farthest)s, %(base)s, NULL) FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s LOCK IN SHARE MODE)
 
 -- name: insert_messages
-INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size) VALUES
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_columns}, producer_id, size) VALUES
 
 -- name: message_row
 (%(topic_id)s,%(partition)s,%(offset)s,NOW(6),%(message)s)

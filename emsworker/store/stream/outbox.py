@@ -12,13 +12,15 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-from zlib import crc32
+from typing import NamedTuple
 
-from emsworker.core.errors import MessageTooLarge
+from emsworker.core.batches import in_batches
+from emsworker.core.counted import counted
+from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge, StatementRefused
+from emsworker.core.ids import uid_text
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
-from emsworker.store.engine.session import Session
+from emsworker.core.partitioner import partition_number, partition_of
+from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
     Part,
     Sql,
@@ -32,14 +34,17 @@ from emsworker.store.engine.sql import (
     join,
     literal,
 )
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import topic_id_text
-from emsworker.store.stream.messages import PartitionBatch, Placement, add_batch, find_uids
+from emsworker.store.stream.messages import find_uids, raise_counter
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 
 log = logging.getLogger(__name__)
 
 _LOOK_UPS = 100
+_BYTES = 16 << 20  # of headers and bodies, which the server copies in one transaction
+_ERROR_CHARACTERS = 4000
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,12 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
     """Return a row of the outbox; a microsecond per row keeps rows that are due at the same time in order."""
     values: dict[str, Part] = {
         "topic_id": topic_id,
-        "uid": literal(message.uid),
         "partition": literal(message.partition),
-        "blobs": blobs((message.key, message.tag, message.headers, message.body, message.producer_id.encode())),
+        "message": blobs((*message.columns, message.producer_id.encode())),
         "level": message.level,
     }
     if message.due_at is None:
-        return fill(_SQL.delayed_row, values | {"delay_us": round(message.delay_s * 1_000_000) + number})
+        return fill(_SQL.delayed_row, values | {"delay_us": round((message.delay_s or 0.0) * 1_000_000) + number})
     due_at = literal(message.due_at.replace(tzinfo=None).isoformat(" ", "microseconds"))
     return fill(_SQL.timed_row, values | {"due_at": due_at, "number": number})
 
@@ -121,7 +125,7 @@ def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[byt
 
 
 def relay_due(session: Session, limit: int, late_s: float = 0.0, *, plain: bool = False) -> Round:
-    """Move at most ``limit`` due messages of every topic; a topic that cannot take them is logged and left out.
+    """Move at most ``limit`` due messages of every topic; a topic that is moving or gone is logged and left out.
 
     Args:
         late_s: leave messages that have been due for less than this many seconds to others.
@@ -135,14 +139,12 @@ def relay_due(session: Session, limit: int, late_s: float = 0.0, *, plain: bool 
             next_s = min(next_s, due.seconds + late_s)
             continue
         try:
-            moved[due.topic_id] = relay(session, due, limit, late_s)
+            done = relay(session, due, limit, late_s)
         except AssertionBroken as error:
-            log.error("cannot relay to topic %s: %s; was a partition deleted?", due.topic, error)
+            log.error("cannot relay to topic %s: %s; was it moved or deleted?", due.topic, error)
             continue
-        except MessageTooLarge as error:  # the limit has been lowered since the insert
-            log.error("cannot relay to topic %s: %s", due.topic, error)
-            continue
-        if moved[due.topic_id] == limit:
+        moved[due.topic_id] = done.count
+        if done.more:
             next_s = 0.0
     return Round({topic_id for topic_id, count in moved.items() if count}, next_s, look.plain)
 
@@ -158,39 +160,148 @@ def find_due(session: Session, *, plain: bool = False) -> Look:
     return Look(due, plain=len(due) < len(found))
 
 
-def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> int:
-    """Move at most ``limit`` due messages of a topic into the stream, in one transaction; returns how many."""
+@dataclass(frozen=True)
+class Moved:
+    """Outcome of one move from the outbox: how many messages have left it, and whether more may be due."""
 
-    def work(session: Session) -> int:
-        session.begin()
-        rows = session.rows(_SQL.lock_due, {"topic_id": due.topic_id, "limit": limit, "late_us": round(late_s * 1e6)})
-        if not rows:
-            session.rollback()
-            return 0
-        packet = session.packet()
-        for batch in _batches(rows, due):
-            add_batch(packet, batch)
-        uids = [row[0] for row in rows]
-        for text in delete_texts(due.topic_id, uids):
-            packet.add(text)
-        packet.commit()
-        try:
-            packet.send()
-        except Duplicate:
-            return _drop_repeats(session, due.topic_id, uids)
-        return len(rows)
-
-    return session.again_on_conflict(lambda: work(session))
+    count: int
+    more: bool
 
 
-def _batches(rows: Sequence[tuple[Any, ...]], due: Due) -> list[PartitionBatch]:
-    places: dict[int, list[NewMessage]] = {}
-    for uid, partition, key, tag, headers, body, producer_id, level in rows:
-        message = NewMessage(uid, key, tag, headers, body, partition, level)
-        number = message.place(due.partitions, crc32(uid))
-        message.producer_id = producer_id
-        places.setdefault(number, []).append(message)
-    return [PartitionBatch(due.topic_id, place, messages, Placement()) for place, messages in sorted(places.items())]
+class _Waiting(NamedTuple):
+    """A message of the outbox that is due, without what may be large; ``size`` is that of headers and body."""
+
+    uid: bytes
+    partition: int | None
+    key: bytes | None
+    level: int
+    size: int
+
+    def place(self, partitions: int) -> int:
+        """Return the number of the partition that it goes to; see :meth:`NewMessage.place`."""
+        if self.partition is not None:
+            return partition_number(self.level, self.partition)
+        return partition_number(self.level, partition_of(self.uid if self.key is None else self.key, partitions))
+
+
+def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
+    """Move at most ``limit`` due messages of a topic into the stream, and at most 16 MiB, in one transaction.
+
+    A message that cannot be moved is set aside as a refused row of ``ems_publish``, so that it stops no other one: a
+    producer may write any row by plain SQL. What the server refuses is found by halving the batch.
+
+    Raises:
+        AssertionBroken: the topic was moved or deleted meanwhile.
+    """
+    try:
+        return session.retry_on_conflict(lambda: _move(session, due, limit, late_s))
+    except AssertionBroken:
+        if not (refused := _refuse_misplaced(session, due, limit, late_s)):
+            raise
+        return Moved(refused, True)
+    except (StatementRefused, MessageTooLarge) as error:
+        if limit > 1:
+            return relay(session, due, limit // 2, late_s)
+        return Moved(_refuse_first(session, due, late_s, str(error)), True)
+
+
+def _move(session: Session, due: Due, limit: int, late_s: float) -> Moved:
+    session.begin()
+    waiting = _lock_due(session, due, limit, late_s)
+    if not waiting:
+        session.rollback()
+        return Moved(0, False)
+    batch = next(in_batches(waiting, lambda one: one.size, _BYTES))
+    places: dict[int, list[bytes]] = {}
+    for one in batch:
+        places.setdefault(one.place(due.partitions), []).append(one.uid)
+    packet = session.packet()
+    for partition, uids in sorted(places.items()):
+        _add_move(packet, due.topic_id, partition, uids)
+    uids = [one.uid for one in batch]
+    for text in delete_texts(due.topic_id, uids):
+        packet.add(text)
+    packet.commit()
+    try:
+        packet.send()
+    except Duplicate:
+        return Moved(_drop_repeats(session, due.topic_id, uids), False)
+    return Moved(len(batch), len(waiting) == limit or len(batch) < len(waiting))
+
+
+def _lock_due(session: Session, due: Due, limit: int, late_s: float) -> list[_Waiting]:
+    args = {"topic_id": due.topic_id, "limit": limit, "late_us": round(late_s * 1e6)}
+    return [_Waiting(*row) for row in session.rows(_SQL.lock_due, args)]
+
+
+def _add_move(packet: Packet, topic_id: int, partition: int, uids: Sequence[bytes]) -> None:
+    """Append the statements that move messages to the end of a partition, in this order."""
+    raise_counter(packet, topic_id, partition, len(uids))
+    offset = _SQL.raised_offset
+    for first in range(0, len(uids), _LOOK_UPS):
+        some = column(uids[first : first + _LOOK_UPS])
+        placed = fill_rows(_SQL.placed_uid, {}, {"uid": some, "place": range(first, first + len(some))})
+        parts: dict[str, Part] = {"topic_id": topic_id, "partition": partition, "offset": offset}
+        packet.add(fill(_SQL.move_rows, {**parts, "uids": join(" UNION ALL ", placed)}))
+        offset = _SQL.further_offset
+
+
+def _refuse_misplaced(session: Session, due: Due, limit: int, late_s: float) -> int:
+    """Set aside those due messages whose partition their topic does not have; returns how many."""
+
+    def work(session: Session) -> dict[int, list[bytes]]:
+        there = {int(number) for (number,) in session.rows(_SQL.list_partitions, {"topic_id": due.topic_id})}
+        wrong: dict[int, list[bytes]] = {}
+        for one in _lock_due(session, due, limit, late_s) if there else ():
+            if (number := one.place(due.partitions)) not in there:
+                wrong.setdefault(number, []).append(one.uid)
+        for number, uids in wrong.items():
+            _set_aside(session, due.topic_id, uids, _no_partition(due, number))
+        return wrong
+
+    wrong = session.transaction(work)
+    for number, uids in wrong.items():
+        _log_refused(uids, _no_partition(due, number))
+    return sum(map(len, wrong.values()))
+
+
+def _no_partition(due: Due, number: int) -> str:
+    return f"topic {due.topic!r} has no partition {number}; delete the row, or retry it to send it by its key"
+
+
+def _refuse_first(session: Session, due: Due, late_s: float, why: str) -> int:
+    def work(session: Session) -> list[bytes]:
+        uids = [one.uid for one in _lock_due(session, due, 1, late_s)]
+        _set_aside(session, due.topic_id, uids, why)
+        return uids
+
+    uids = session.transaction(work)
+    _log_refused(uids, why)
+    return len(uids)
+
+
+def refuse(session: Session, topic_id: int, uid: bytes, why: str) -> None:
+    """Set a message of the outbox aside as a refused row of ``ems_publish``."""
+    session.transaction(lambda session: _set_aside(session, topic_id, [uid], why))
+    _log_refused([uid], why)
+
+
+def _set_aside(session: Session, topic_id: int, uids: Sequence[bytes], why: str) -> None:
+    for first in range(0, len(uids), _LOOK_UPS):
+        some = join(" UNION ALL ", fill_rows(_SQL.moved_uid, {}, {"uid": column(uids[first : first + _LOOK_UPS])}))
+        parts: dict[str, Part] = {"uids": some, "topic_id": topic_id, "error": literal(why[:_ERROR_CHARACTERS])}
+        if session.execute(fill(_SQL.set_aside, parts)).affected != len(uids[first : first + _LOOK_UPS]):
+            raise AssertionBroken("the topic of a message that is set aside was deleted")
+    for text in delete_texts(topic_id, uids):
+        session.execute(text)
+
+
+def _log_refused(uids: Sequence[bytes], why: str) -> None:
+    if uids:
+        what = counted(len(uids), "message")
+        log.warning(
+            "%s of the outbox set aside, the first %s: %s; see `ems refused list`", what, uid_text(uids[0]), why
+        )
 
 
 def _drop_repeats(session: Session, topic_id: int, uids: Sequence[bytes]) -> int:

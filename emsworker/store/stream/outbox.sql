@@ -2,15 +2,15 @@
 -- It runs on a connection of any driver: its rows hold only numbers and hexadecimal literals. The database is named,
 -- because a caller's connection may use another one. The columns are not: for ON DUPLICATE KEY UPDATE, MariaDB requires
 -- the right to change each column that is named, and a producer must not be able to rewrite what waits. So the rows
--- have all columns in the order of the table, and a new column of the table has to be INVISIBLE.
+-- have all columns in the order of the table; the last one, total_size, is generated.
 INSERT INTO %(database)s.ems_outbox VALUES
 
 -- name: delayed_row
 -- A microsecond more in each row keeps the rows in order.
-(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
+(%(topic_id)s,UTC_TIMESTAMP(6) + INTERVAL %(delay_us)s MICROSECOND,%(partition)s,%(message)s,UTC_TIMESTAMP(6),%(level)s,DEFAULT)
 
 -- name: timed_row
-(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(uid)s,%(partition)s,%(blobs)s,UTC_TIMESTAMP(6),%(level)s)
+(%(topic_id)s,%(due_at)s + INTERVAL %(number)s MICROSECOND,%(partition)s,%(message)s,UTC_TIMESTAMP(6),%(level)s,DEFAULT)
 
 -- name: keep_first
 -- Idempotent if repeated after a lost answer: the uid is unique. This is the one column that a producer may change.
@@ -33,8 +33,36 @@ SELECT 0, '', 0, 0.0 FROM (SELECT 1 FROM ems_publish FORCE INDEX (waiting) WHERE
 
 -- name: lock_due
 -- Concurrent relays share the work; each row is moved by the relay that locks it.
-SELECT uid, `partition`, `key`, tag, headers, body, producer_id, level FROM ems_outbox FORCE INDEX (PRIMARY)
+SELECT uid, `partition`, `key`, level, total_size FROM ems_outbox FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROSECOND ORDER BY due_at, uid LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- name: move_rows
+-- The bodies never leave the server, so that none can be too large for a packet. It finds its rows as delete_moved does.
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_columns}, producer_id, size)
+SELECT %(topic_id)s, %(partition)s, %(offset)s, NOW(6), {p_message_columns}, p.producer_id, LENGTH(p.body)
+FROM (%(uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid
+
+-- name: raised_offset
+-- NULL, which the table rejects, unless the counter was raised just before.
+IF(ROW_COUNT() = 1, LAST_INSERT_ID() + d.place, NULL)
+
+-- name: further_offset
+LAST_INSERT_ID() + d.place
+
+-- name: placed_uid
+SELECT %(uid)s AS uid, %(place)s AS place
+
+-- name: list_partitions
+SELECT `partition` FROM ems_partition WHERE topic_id = %(topic_id)s
+
+-- name: set_aside
+-- As rows of ems_publish that were refused. What is no UTF-8 is kept as the hexadecimal digits of its first 32 KiB, or
+-- not at all; IGNORE, because otherwise the look whether it is would be an error.
+INSERT IGNORE INTO ems_publish (topic, body, `key`, tag, headers, uid, refused_at, error)
+SELECT t.name, IF(COALESCE(CAST(CONVERT(p.body USING utf8mb4) AS BINARY) = p.body, 0), CONVERT(p.body USING utf8mb4), HEX(LEFT(p.body, 32768))),
+  CONVERT(p.`key` USING utf8mb4), CONVERT(p.tag USING utf8mb4), IF(LENGTH(p.headers) BETWEEN 1 AND 65535, CONVERT(p.headers USING utf8mb4), NULL),
+  HEX(p.uid), NOW(6), %(error)s
+FROM (%(uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid JOIN ems_topic t ON t.id = p.topic_id
 
 -- name: delete_moved
 -- One look-up in the unique key for each uid: for a list a server may choose to read all rows of the topic, or the

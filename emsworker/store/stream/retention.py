@@ -102,7 +102,7 @@ def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[in
         passed = [(int(group_id), int(count)) for group_id, count in results[overtaken].rows]
         return int(log_start[0][0]) if log_start else kept.log_start, passed
 
-    log_start, passed = session.again_on_conflict(attempt)
+    log_start, passed = session.retry_on_conflict(attempt)
     for group_id, count in passed:
         if tell is not None:
             tell(group_id, count)

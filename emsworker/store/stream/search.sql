@@ -4,7 +4,7 @@
 SELECT `offset`, uid, `key`, tag, LEFT(headers, %(header_bytes)s), size, born_at, producer_id FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
-  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
+  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(SUBSTRING_INDEX(headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(headers, '{', 50)) = 2 * LENGTH(headers)
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
   AND (%(any_of_keys)s = 1 OR `key` IN %(keys)s) AND (%(any_of_tags)s = 1 OR tag IN %(wanted_tags)s)
   AND (%(key_prefix)s = '' OR LEFT(`key`, LENGTH(%(key_prefix)s)) = %(key_prefix)s)
@@ -16,7 +16,7 @@ ORDER BY `offset`
 SELECT `offset`, born_at FROM ems_message FORCE INDEX (PRIMARY)
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s AND kind = 'message'
   AND (%(any_tag)s = 1 OR tag IN %(tags)s)
-  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(headers) - LENGTH(REPLACE(REPLACE(headers, '[', ''), '{', '')) < 100
+  AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(SUBSTRING_INDEX(headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(headers, '{', 50)) = 2 * LENGTH(headers)
     AND JSON_VALID(CONVERT(headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
 ORDER BY `offset`
 

@@ -18,15 +18,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emsworker.core.errors import EmsError, UnknownTopic
+from emsworker.core.errors import AssertionBroken, Duplicate, EmsError, UnknownTopic
 from emsworker.core.model import NewMessage
-from emsworker.store.engine.errors import AssertionBroken, Duplicate
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Part, Statements, blobs, fill, fill_rows, insertion, literal
+from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import topic_id_text
 from emsworker.store.stream.messages import raise_counter
 
-_SQL = Statements(__name__)
+_SQL = Statements(__name__, **MESSAGE)
 _REPLAYABLE = 100
 _ABANDONED_S = 86_400
 _STUCK_S = 60
@@ -86,7 +86,7 @@ class StagedRow:
     @property
     def delay_us(self) -> int | None:
         """Microseconds from the commit of its job until it is due, or ``None`` if it is not delayed."""
-        return round(self.message.delay_s * 1_000_000) or None
+        return round((self.message.delay_s or 0.0) * 1_000_000) or None
 
 
 def begin_task(session: Session, token: bytes) -> None:
@@ -102,7 +102,7 @@ def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow])
         "partition": [literal(row.partition) for row in rows],
         "level": [row.message.level for row in rows],
         "delay_us": [literal(row.delay_us) for row in rows],
-        "blobs": [blobs((m.uid, m.key, m.tag, m.headers, m.body)) for m in (row.message for row in rows)],
+        "message": [blobs(row.message.columns) for row in rows],
     }
     values = fill_rows(_SQL.staged_row, {"token": literal(token), "chunk": chunk}, columns)
     statement = insertion(_SQL.insert_rows, values, _SQL.keep_first)
@@ -131,7 +131,7 @@ def commit(session: Session, batch: SinkBatch, tasks: Sequence[Staged]) -> bool:
         packet.send()
 
     try:
-        session.again_on_conflict(lambda: work(session))
+        session.retry_on_conflict(lambda: work(session))
     except Duplicate:
         return False
     except AssertionBroken:
@@ -205,7 +205,7 @@ def _move_chunk(session: Session, args: dict[str, object]) -> set[int]:
         packet.send()
         return {int(topic_id) for topic_id, _, _ in places}
 
-    return session.again_on_conflict(attempt)
+    return session.retry_on_conflict(attempt)
 
 
 def _end(session: Session, batch: SinkBatch) -> None:

@@ -3,10 +3,10 @@
 INSERT INTO ems_stage_task (token, begun_at) VALUES (%(token)s, NOW(6)) ON DUPLICATE KEY UPDATE token = VALUES(token)
 
 -- name: insert_rows
-INSERT INTO ems_stage (token, chunk, place, topic_id, `partition`, level, delay_us, uid, `key`, tag, headers, body) VALUES
+INSERT INTO ems_stage (token, chunk, place, topic_id, `partition`, level, delay_us, {message_columns}) VALUES
 
 -- name: staged_row
-(%(token)s,%(chunk)s,%(place)s,%(topic_id)s,%(partition)s,%(level)s,%(delay_us)s,%(blobs)s)
+(%(token)s,%(chunk)s,%(place)s,%(topic_id)s,%(partition)s,%(level)s,%(delay_us)s,%(message)s)
 
 -- name: keep_first
 -- Idempotent if the same chunk is repeated after a lost answer.
@@ -39,14 +39,14 @@ UPDATE ems_ledger SET moved = %(moved)s + 1, moved_at = NOW(6) WHERE sink = %(si
 
 -- name: move_rows
 -- Runs after the statement that raised the counter. The bodies never leave the server.
-INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
-SELECT topic_id, `partition`, LAST_INSERT_ID() + ROW_NUMBER() OVER (ORDER BY place) - 1, NOW(6), uid, `key`, tag, headers, body, %(producer_id)s, LENGTH(body)
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_columns}, producer_id, size)
+SELECT topic_id, `partition`, LAST_INSERT_ID() + ROW_NUMBER() OVER (ORDER BY place) - 1, NOW(6), {message_columns}, %(producer_id)s, LENGTH(body)
 FROM ems_stage WHERE token = %(token)s AND chunk = %(chunk)s AND topic_id = %(topic_id)s AND `partition` = %(partition)s AND delay_us IS NULL
 
 -- name: move_delayed
 -- The delay begins with the commit. Each row is a microsecond later than the one before it, which keeps them in order.
-INSERT INTO ems_outbox (topic_id, due_at, uid, `partition`, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT %(guarded_topic_id)s, UTC_TIMESTAMP(6) + INTERVAL delay_us + place MICROSECOND, uid, `partition`, `key`, tag, headers, body, %(producer_id)s, UTC_TIMESTAMP(6), level
+INSERT INTO ems_outbox (topic_id, due_at, `partition`, {message_columns}, producer_id, created_at, level)
+SELECT %(guarded_topic_id)s, UTC_TIMESTAMP(6) + INTERVAL delay_us + place MICROSECOND, `partition`, {message_columns}, %(producer_id)s, UTC_TIMESTAMP(6), level
 FROM ems_stage WHERE token = %(token)s AND chunk = %(chunk)s AND topic_id = %(topic_id)s AND delay_us IS NOT NULL
 
 -- name: delete_chunk

@@ -20,10 +20,11 @@ from emsworker.core.alarms import (
 )
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import ConfigError, EmsError, Problem
+from emsworker.core.options import whole
 from emsworker.core.process import forks
 from emsworker.spark.jobs.alerts.group_alarms import RULES
 from emsworker.spark.jobs.job import Job, JobResult, OfGroups, option
-from emsworker.spark.jobs.reading import Reading, ReportScope, needs_spark, read_count, read_span, read_whole
+from emsworker.spark.jobs.reading import Reading, ReportScope, needs_spark, read_count, read_span
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _GONE_SAMPLES, _GONE_LEAST_S = 5, 30.0
@@ -52,7 +53,7 @@ class AlertOptions(OfGroups):
         None,
         help="Alert when more messages than that are not finished.",
         metavar="N",
-        read=read_whole(0, 10**18),
+        read=whole(0, 10**18).parse,
     )
     error_rate: float | None = option(
         None, help="Alert when a larger share of the attempts fails.", metavar="SHARE", read=parse_share

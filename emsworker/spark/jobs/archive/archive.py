@@ -36,6 +36,7 @@ from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.counted import counted
 from emsworker.core.ids import new_uid
 from emsworker.core.offsets import OffsetRange
+from emsworker.core.options import whole
 from emsworker.spark.jobs.archive.copying import copy, cut
 from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
 from emsworker.spark.jobs.archive.reading import (
@@ -47,7 +48,6 @@ from emsworker.spark.jobs.archive.reading import (
 )
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
-from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
 from emsworker.store import topics
 from emsworker.store.engine.database import Database
@@ -70,7 +70,7 @@ class ArchiveOptions(OfTopics):
         1_000_000,
         help="Offsets in one segment at most: what is copied before any is deleted.",
         metavar="N",
-        read=read_whole(1, 1_000_000_000),
+        read=whole(1, 1_000_000_000).parse,
     )
     iceberg: str | None = option(
         None,

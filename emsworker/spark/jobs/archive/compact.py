@@ -33,12 +33,12 @@ from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.core.counted import counted
 from emsworker.core.durations import parse_duration
 from emsworker.core.ids import new_uid
+from emsworker.core.options import whole
 from emsworker.spark.jobs.archive.copying import FILE_OFFSETS, write_days
 from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
 from emsworker.spark.jobs.archive.reading import ArchiveDiffers, read_files, remove_unfinished, segment_prefix, written
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
-from emsworker.spark.jobs.reading import read_whole
 from emsworker.spark.jobs.session import prepared
 from emsworker.store.engine.database import Database
 from emsworker.store.stream import archive as store
@@ -63,7 +63,7 @@ class CompactOptions(OfTopics):
         1_000_000,
         help="Offsets of a new segment at most.",
         metavar="N",
-        read=read_whole(1, 1_000_000_000),
+        read=whole(1, 1_000_000_000).parse,
     )
     keep: float = option(
         86400.0, help="How long replaced files stay, for readers that have listed them.", metavar="SPAN", read=read_keep

@@ -1,4 +1,4 @@
-"""The reports computed by Polars, in this process, from what :func:`emsworker.read_arrow` reads.
+"""The reports computed by Polars, in this process, from what :func:`emsworker.arrow.read_arrow` reads.
 
 Only numbers, times and names are kept of the messages; headers are read batch by batch. What Spark does in one
 aggregation over all logs is done here log by log, because a group with one row needs no work then.

@@ -1,4 +1,6 @@
--- The stream: topics, partitions and messages.
+-- The stream: topics, partitions and messages. The constraints refuse what a producer could write by plain SQL and nobody
+-- could read: an offset from which none can be counted on, a message without an id, a kind that is none. total_size, here
+-- and in other tables, limits how much is read at once: it is generated, so that nobody can understate it.
 
 CREATE TABLE IF NOT EXISTS ems_topic (
   id INT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -40,7 +42,8 @@ CREATE TABLE IF NOT EXISTS ems_partition (
   trimmed BIGINT UNSIGNED NOT NULL DEFAULT 1,
   high_watermark BIGINT UNSIGNED NOT NULL DEFAULT 1,
   closed TINYINT NOT NULL DEFAULT 0,
-  PRIMARY KEY (topic_id, `partition`)
+  PRIMARY KEY (topic_id, `partition`),
+  CONSTRAINT ems_partition_sound CHECK (next_offset < 4611686018427387904)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_message (
@@ -56,8 +59,10 @@ CREATE TABLE IF NOT EXISTS ems_message (
   size INT UNSIGNED NOT NULL DEFAULT 0,
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
-  UNIQUE KEY uid (topic_id, uid)
+  UNIQUE KEY uid (topic_id, uid),
+  CONSTRAINT ems_message_sound CHECK (`offset` < 4611686018427387904 AND kind <> '' AND (kind <> 'message' OR uid IS NOT NULL))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- The outbox: messages that may not be read yet, such as delayed ones.
@@ -65,8 +70,8 @@ CREATE TABLE IF NOT EXISTS ems_message (
 CREATE TABLE IF NOT EXISTS ems_outbox (
   topic_id INT UNSIGNED NOT NULL,
   due_at DATETIME(6) NOT NULL,
-  uid BINARY(16) NOT NULL,
   `partition` SMALLINT UNSIGNED NULL,
+  uid BINARY(16) NOT NULL,
   `key` VARBINARY(255) NULL,
   tag VARBINARY(255) NULL,
   headers MEDIUMBLOB NOT NULL,
@@ -74,6 +79,7 @@ CREATE TABLE IF NOT EXISTS ems_outbox (
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   created_at DATETIME(6) NOT NULL,
   level TINYINT UNSIGNED NOT NULL DEFAULT 0,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
   PRIMARY KEY (topic_id, due_at, uid),
   UNIQUE KEY uid (topic_id, uid)
 ) ENGINE=InnoDB;
@@ -95,8 +101,9 @@ CREATE TABLE IF NOT EXISTS ems_publish (
   created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   refused_at DATETIME(6) NULL,
   error TEXT NULL,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(body) + COALESCE(LENGTH(headers), 0)) STORED,
   PRIMARY KEY (id),
-  KEY waiting (refused_at, id)
+  KEY waiting (refused_at, id, total_size)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Idempotent publishing.
@@ -332,6 +339,15 @@ CREATE TABLE IF NOT EXISTS ems_schema_version (
   PRIMARY KEY (version)
 ) ENGINE=InnoDB;
 
+-- The versions of the tables of extensions.
+
+CREATE TABLE IF NOT EXISTS ems_extension_version (
+  extension VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  version INT UNSIGNED NOT NULL,
+  applied_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (extension, version)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
 -- Groups that skip messages that would be too late, and the conditions.
 
 CREATE TABLE IF NOT EXISTS ems_skip_policy (
@@ -550,82 +566,6 @@ CREATE TABLE IF NOT EXISTS ems_latest (
   sampled_at DATETIME(6) NOT NULL,
   PRIMARY KEY (topic_id, group_id),
   KEY ranked (kind, length)
-) ENGINE=InnoDB;
-
--- Results of Celery applications, as key and value. is_final: 0 may still change; 1 is a success, which nothing
--- overwrites until it has expired; 2 is the same, and another outcome was refused. expires_at NULL: kept for ever.
-
-CREATE TABLE IF NOT EXISTS ems_celery_result (
-  name VARBINARY(512) NOT NULL,
-  is_final TINYINT UNSIGNED NOT NULL,
-  body LONGBLOB NOT NULL,
-  expires_at DATETIME(6) NULL,
-  PRIMARY KEY (name),
-  KEY expires (expires_at)
-) ENGINE=InnoDB;
-
--- A chord is done when size + added of its parts have arrived; its body is sent by the transaction that sets is_done.
--- size NULL: the sender has not counted the parts yet.
-
-CREATE TABLE IF NOT EXISTS ems_celery_chord (
-  name VARBINARY(512) NOT NULL,
-  size INT UNSIGNED NULL,
-  added INT UNSIGNED NOT NULL,
-  arrived INT UNSIGNED NOT NULL,
-  is_done BOOLEAN NOT NULL,
-  expires_at DATETIME(6) NULL,
-  PRIMARY KEY (name),
-  KEY expires (expires_at)
-) ENGINE=InnoDB;
-
-CREATE TABLE IF NOT EXISTS ems_celery_chord_part (
-  chord VARBINARY(512) NOT NULL,
-  number BIGINT UNSIGNED NOT NULL,
-  task_id VARBINARY(512) NOT NULL,
-  body LONGBLOB NOT NULL,
-  PRIMARY KEY (chord, number, task_id)
-) ENGINE=InnoDB;
-
--- The last run of each entry of a Celery beat's schedule; the entries themselves are in the application's code.
-
-CREATE TABLE IF NOT EXISTS ems_celery_schedule (
-  app VARBINARY(255) NOT NULL,
-  name VARBINARY(512) NOT NULL,
-  last_run_at DATETIME(6) NOT NULL,
-  runs BIGINT UNSIGNED NOT NULL,
-  PRIMARY KEY (app, name)
-) ENGINE=InnoDB;
-
--- Exchanges, queues and bindings, for programs that speak AMQP's model: Celery and kombu.
-
-CREATE TABLE IF NOT EXISTS ems_exchange (
-  name VARBINARY(255) NOT NULL,
-  kind ENUM('direct', 'topic', 'fanout') NOT NULL,
-  bus VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
-  declared_at DATETIME(6) NOT NULL,
-  PRIMARY KEY (name)
-) ENGINE=InnoDB;
-
--- Each queue is a topic with one group. One that expires is deleted once no program has used it for that long.
-
-CREATE TABLE IF NOT EXISTS ems_queue (
-  name VARBINARY(255) NOT NULL,
-  topic VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-  message_ttl_ms BIGINT UNSIGNED NULL,
-  expires_ms BIGINT UNSIGNED NULL,
-  declared_at DATETIME(6) NOT NULL,
-  used_at DATETIME(6) NOT NULL,
-  PRIMARY KEY (name),
-  KEY expiring (expires_ms)
-) ENGINE=InnoDB;
-
-CREATE TABLE IF NOT EXISTS ems_binding (
-  exchange VARBINARY(255) NOT NULL,
-  kind ENUM('queue', 'exchange') NOT NULL,
-  target VARBINARY(255) NOT NULL,
-  routing_key VARBINARY(255) NOT NULL,
-  PRIMARY KEY (exchange, kind, target, routing_key),
-  KEY target (kind, target)
 ) ENGINE=InnoDB;
 
 -- Readers outside the groups that hold retention: how far each is, and until when it holds. The reader is the process

@@ -1,0 +1,11 @@
+"""Fault injection, and a checker that nothing was lost."""
+
+from emsworker.core.extension import Command, Extension
+
+EXTENSION = Extension(
+    "chaos",
+    __package__,
+    commands={
+        "chaos": Command("emsworker.chaos.commands:chaos", "Break workers on purpose, and check that nothing was lost.")
+    },
+)

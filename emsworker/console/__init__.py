@@ -1,0 +1,1 @@
+"""The parts of a command line that all commands share: options, the stream, tables, completion."""

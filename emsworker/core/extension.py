@@ -1,0 +1,144 @@
+"""Extensions: what uses the queue and is not the queue, found by entry points.
+
+A distribution that brings an extension names its declaration in the group ``ems.extensions``, as those of this wheel
+do::
+
+    [options.entry_points]
+    ems.extensions =
+        acme = acme_ems.extension:EXTENSION
+
+A declaration is read by every command, so it names its parts as ``module:name``; each is imported when it is used. The
+idea is that of pytest's plugins, with one value instead of hooks.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from emsworker.core.errors import ConfigError, Problem, repr_of
+
+GROUP = "ems.extensions"
+log = logging.getLogger(__name__)
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of an extension.
+
+    Args:
+        target: a click command, as ``module:name``.
+        help: the line of ``ems --help``.
+    """
+
+    target: str
+    help: str
+
+
+@dataclass(frozen=True)
+class DefaultStream:
+    """The stream that is used where no address is given.
+
+    Args:
+        url: of the database.
+        redis_url: of its Redis, if there is one.
+        place: where it is, for a person.
+    """
+
+    url: str
+    redis_url: str | None
+    place: str
+
+
+@dataclass(frozen=True)
+class Extension:
+    """The declaration of one extension; all but the name and the package is optional.
+
+    Args:
+        name: as ``ems migrate --with NAME`` takes it, and under which the versions of its tables are kept.
+        package: its package. ``NNNN_title.sql`` files in a folder ``migrations`` of it create its tables.
+        rights: a mapping of what each role may do with its tables, as ``module:NAME``; see
+            :mod:`emsworker.store.engine.rights`.
+        commands: by name; they follow those of the core in ``ems --help``.
+        services: a function without arguments that returns the services of the leading beat, as ``module:name``. They
+            run on streams that have the extension's tables.
+        pages: a function without arguments that returns pages of the dashboard, as ``module:name``; see
+            :mod:`emsworker.web.pages`.
+        default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
+            where no address is given, or ``None``.
+    """
+
+    name: str
+    package: str
+    rights: str | None = None
+    commands: Mapping[str, Command] = field(default_factory=lambda: _NOTHING)
+    services: str | None = None
+    pages: str | None = None
+    default_stream: str | None = None
+
+
+def load(target: str) -> Any:
+    """Import a part of an extension.
+
+    Args:
+        target: ``module:name``.
+    """
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+@functools.cache
+def extensions() -> Mapping[str, Extension]:
+    """Return the extensions that are installed, by name; those of this wheel first.
+
+    One that cannot be imported is left out with a warning: it must not stop a worker.
+    """
+    from importlib.metadata import entry_points  # takes longer to import than this module's users may wait
+
+    found: dict[str, Extension] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda one: (not one.value.startswith("emsworker."), one.name)):
+        try:
+            declared = point.load()
+        except Exception as error:  # of somebody else's code
+            log.warning("extension %r is left out: %s cannot be imported: %s", point.name, point.value, repr_of(error))
+            continue
+        if isinstance(declared, Extension) and declared.name not in found:
+            found[declared.name] = declared
+        else:
+            log.warning("extension %r is left out: %s is no Extension of a new name", point.name, point.value)
+    return MappingProxyType(found)
+
+
+def extension(name: str) -> Extension:
+    """Return an installed extension.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    try:
+        return extensions()[name]
+    except KeyError:
+        fix = f"no such extension is installed; there are {', '.join(extensions()) or 'none'}"
+        raise ConfigError([Problem("extension", repr(name), fix)]) from None
+
+
+def default_stream() -> DefaultStream | None:
+    """Return the stream that an extension gives where no address is given; ``None`` if none does."""
+    for one in extensions().values():
+        if one.default_stream is not None and (found := load(one.default_stream)()) is not None:
+            assert isinstance(found, DefaultStream)
+            return found
+    return None
+
+
+def default_url() -> str | None:
+    """Return the address of the stream that is used where none is given, if there is one."""
+    found = default_stream()
+    return found.url if found is not None else None

@@ -1,0 +1,10 @@
+"""Celery on EMS: a transport of kombu, a result backend and a scheduler."""
+
+from emsworker.core.extension import Extension
+
+EXTENSION = Extension(
+    "celery",
+    __package__,
+    rights="emsworker.integrations.celery.rights:RIGHTS",
+    services="emsworker.integrations.celery.services:services",
+)

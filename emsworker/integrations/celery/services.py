@@ -1,0 +1,23 @@
+"""Services of the beat for the tables of Celery applications."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emsworker.beat.expiry import pause_s
+from emsworker.beat.services import Service
+from emsworker.core.config import Settings
+from emsworker.integrations.celery.store import chords, results
+from emsworker.store.engine.session import Session
+
+_CHUNK = 1000
+
+
+def sweep_celery(session: Session, settings: Settings) -> float:
+    """Delete expired results and chords, in bounded chunks; no pause while there are more."""
+    return pause_s(max(results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK)), _CHUNK, settings)
+
+
+def services() -> Sequence[Service]:
+    """Return the services of the leading beat."""
+    return [sweep_celery]

@@ -1,0 +1,10 @@
+"""Private servers for development."""
+
+from emsworker.core.extension import Command, Extension
+
+EXTENSION = Extension(
+    "local",
+    __package__,
+    commands={"local": Command("emsworker.local.commands:local", "Run a private MySQL and Redis for development.")},
+    default_stream="emsworker.local.stack:running_stream",
+)

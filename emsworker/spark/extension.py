@@ -1,0 +1,14 @@
+"""The stream in Spark, and the data pipeline."""
+
+from emsworker.core.extension import Command, Extension
+
+EXTENSION = Extension(
+    "spark",
+    __package__,
+    rights="emsworker.spark.rights:RIGHTS",
+    commands={
+        "pipeline": Command(
+            "emsworker.spark.commands:pipeline", "Run a job of the data pipeline: reports, archive, restore and others."
+        )
+    },
+)

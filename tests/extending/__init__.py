@@ -1,0 +1,1 @@
+"""A throwaway extension, as somebody else would write it from CONTRIBUTING alone."""

@@ -1,0 +1,1 @@
+"""Notes that people leave on topics; they expire."""

@@ -1,0 +1,22 @@
+"""The rows."""
+
+from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Statements
+from emsworker.store.topics import get_topic
+
+_SQL = Statements(__name__)
+
+
+def add(session: Session, topic: str, text: str, keep_s: float) -> None:
+    """Leave a note."""
+    session.execute(_SQL.add, {"topic_id": get_topic(session, topic).id, "text": text, "keep_s": keep_s})
+
+
+def latest(session: Session) -> list[dict[str, str]]:
+    """Return the latest notes."""
+    return [{"topic": topic, "text": text} for topic, text in session.rows(_SQL["list"])]
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete what has expired; return the number of rows."""
+    return session.execute(_SQL.sweep, {"limit": limit})

@@ -1,0 +1,14 @@
+"""The services of the beat."""
+
+from acme.notes import sweep
+
+from emsworker.beat.expiry import pause_s
+
+
+def sweep_notes(session, settings):
+    """Delete notes that have expired."""
+    return pause_s(sweep(session, 100), 100, settings)
+
+
+def services():
+    return [sweep_notes]
