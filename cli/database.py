@@ -32,7 +32,7 @@ def migrate(names: tuple[str, ...], as_json: bool) -> None:
 
     more = [extension(name) for name in names]
     database = open_stream().database(check_schema=False)
-    before = database.call(lambda session: extension_versions(session) if current_version(session) else {})
+    before = database.call(extension_versions)
     applied = database.call(lambda session: apply(session, more))
     restored = database.call(put_back)
     version = database.call(current_version)

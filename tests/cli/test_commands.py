@@ -364,6 +364,8 @@ def test_tables_that_are_missing_or_foreign_are_told_by_name(ems: Ems, url: str)
         assert "Put back, empty: ems_retry, ems_alarm" in ems.ok("migrate").out
         assert ems.ok("migrate", "--json").json["restored"] == []
         assert ems("check").code == 0
+        cursor.execute("DROP TABLE ems_extension_version")
+        assert "Put back, empty: ems_extension_version" in ems.ok("migrate").out
         cursor.execute("RENAME TABLE ems_schema_version TO kept")
         cursor.execute("CREATE TABLE ems_schema_version (id INT)")
         assert [name for name, _ in told()] == ["schema version"]

@@ -64,8 +64,11 @@ def current_version(session: Session) -> int:
 
 
 def extension_versions(session: Session) -> dict[str, int]:
-    """Return the extensions whose tables the database has, with their versions."""
-    return {name: int(version) for name, version in session.rows(_SQL.list_extension_versions)}
+    """Return the extensions whose tables the database has, with their versions; none if that table is missing."""
+    try:
+        return {name: int(version) for name, version in session.rows(_SQL.list_extension_versions)}
+    except SchemaMissing:  # `ems migrate` comes here, too, and puts it back
+        return {}
 
 
 def present_extensions(session: Session) -> list[Extension]:
