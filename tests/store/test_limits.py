@@ -118,7 +118,7 @@ def test_what_is_no_limit_is_said() -> None:
         with pytest.raises(ConfigError, match="write it like 100/s"):
             Limit(rate=text)
     for most in (0, -1, 65536, True):
-        with pytest.raises(ConfigError, match=r"whole number|between 1 and 65535"):
+        with pytest.raises(ConfigError, match="whole number"):
             Limit(max_running=most)
 
 

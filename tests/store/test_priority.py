@@ -47,8 +47,8 @@ def test_levels_with_messages_are_never_taken_away(stream: Stream) -> None:
     for wrong, told in (
         (1, "would lose a level"),
         (2, "0, 4, 7; 10 keeps all"),
-        (11, "between 1 and 10"),
-        (0, "1 and"),
+        (11, "from 1 to 10"),
+        (0, "from 1 to"),
     ):
         with pytest.raises(ConfigError, match=told):
             admin.change_topic("t", priorities=wrong)

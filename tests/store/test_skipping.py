@@ -128,7 +128,7 @@ def test_only_low_priorities_are_dropped(stream: Stream) -> None:
     with pytest.raises(ConfigError, match="--priorities 10"):
         admin.backlogs.set_policy("plain", "g", policy)
     for wrong, why in (
-        (SkipPolicy(1, below_priority=10), "between 1 and 9"),
+        (SkipPolicy(1, below_priority=10), "from 1 to 9"),
         (SkipPolicy(below_priority=5), "most_waiting"),
     ):
         with pytest.raises(ConfigError, match=why):
