@@ -93,7 +93,6 @@ class Reader:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the servers."""
         return list(self._streams)
 
     @property
@@ -289,7 +288,6 @@ class Screen(ABC):
         """Return the rows."""
 
     def opens(self, row: Row) -> Screen | None:
-        """Return the screen that a row opens."""
         return None
 
     def refresh(self, reader: Reader) -> None:
@@ -374,7 +372,6 @@ class GroupsScreen(Screen):
         return self._limit if self.sort == "lag" and self.descending and not self.wanted else None
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the groups, and count the clients."""
         rows = reader.groups(self.limit)
         self._total = reader.count
         clients, leaders = reader.clients()
@@ -388,7 +385,6 @@ class GroupsScreen(Screen):
         return rows
 
     def opens(self, row: Row) -> Screen | None:
-        """Open the group."""
         return GroupScreen(row["server"], row["topic"], row["group"])
 
 
@@ -410,7 +406,6 @@ class ClientsScreen(Screen):
         super().__init__("Clients", columns, ("renewed_at",), ("client",), sort="claims")
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the clients."""
         clients, leaders = reader.clients()
         where = "{} on {}" if reader.several else "{}"
         leading = [
@@ -442,14 +437,12 @@ class GroupScreen(Screen):
         self._server, self._topic, self._group = server, topic, group
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the messages."""
         rows = reader.messages(self._server, self._topic, self._group)
         counts = Counter(row["state"] for row in rows)
         self.facts = ", ".join(f"{_count(counts[state])} {state}" for state in ("running", "retry", "blocked", "dead"))
         return rows
 
     def opens(self, row: Row) -> Screen | None:
-        """Open the message's trace."""
         return TraceScreen(self._server, self._topic, row["partition"], row["offset"])
 
 
@@ -468,7 +461,6 @@ class TraceScreen(Screen):
         self._place = (server, topic, partition, offset)
 
     def read(self, reader: Reader) -> list[dict[str, Any]]:
-        """Read the trace."""
         trace = reader.trace(*self._place)
         self.facts = _about(trace)
         return [row for one in trace.groups for row in _steps(one)]

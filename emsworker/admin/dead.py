@@ -34,6 +34,7 @@ from emsworker.store.stream.messages import find_uids
 
 Progress = Callable[[int], None]
 _MANY_GROUPS = 200  # of more, all letters are counted by one statement
+_TOGETHER = 10  # times the most of one class; a page costs no more if it shows many
 _CLASSES = 10_000  # of one group; more come only from messages with invented tasks
 
 
@@ -225,7 +226,8 @@ class DeadLetters:
         Args:
             most: counting a class stops there, unless there are several hundred groups.
             limit: the maximum number of classes of each group, unless there are several hundred.
-            newest: of all groups, only this number of classes, those with the newest letters.
+            newest: of all groups, only this number of classes, those with the newest letters; counting more than ten
+                stops the sooner.
 
         Raises:
             UnknownTopic, UnknownGroup: there is no such topic or group.
@@ -233,6 +235,7 @@ class DeadLetters:
         check_limit(limit)
         if newest is not None and only.of_all_groups:
             found = self._newest_classes(only, only.within, newest)
+            most = max(1, min(most, _TOGETHER * most // max(1, len(found))))
             return self._counted(self._by_id(self._groups(ids={one.group_id for one in found})), found, only, most)
         if only.of_all_groups and len(ids := self._database.call(lists.dead_groups)) > _MANY_GROUPS:
             return self._counted_of_many(ids, only)  # a statement for each group and class would take seconds

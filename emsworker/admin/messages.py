@@ -38,6 +38,10 @@ _ENDLESS = 1 << 62
 _COUNT = whole(1)
 
 
+BEGINNING_BYTES = 1024
+"""Of a body, for a list."""
+
+
 class StoredMessage:
     """Message as stored in the stream; what it holds is decoded as far as it may be shown (:class:`PreviewDecoder`).
 
@@ -204,6 +208,31 @@ class Messages:
         stopped = len(messages) >= limit or room <= 0 or ticks() >= until  # perhaps before the end of the last step
         more = stopped and any(in_steps(ranges, STEP, last, newest=newest))
         return Page(tuple(messages), looked_at, unreadable, last if more else None)
+
+    def beginnings(self, topic: str, messages: Iterable[StoredMessage]) -> dict[Place, bytes]:
+        """Return the first kilobyte of each body, as it is stored; without those cancelled or deleted meanwhile.
+
+        Args:
+            messages: of the topic, as many as a page has.
+
+        Raises:
+            UnknownTopic: there is no topic of that name.
+        """
+        where = self._topic_of(topic)
+        by_partition: dict[int, list[int]] = {}
+        for one in messages:
+            by_partition.setdefault(one.partition, []).append(one.offset)
+        found: dict[Place, bytes] = {}
+        for partition, offsets in by_partition.items():
+            read = partial(
+                search.read_bodies,
+                topic_id=where.id,
+                partition=partition,
+                offsets=offsets,
+                body_bytes=BEGINNING_BYTES,
+            )
+            found |= {(partition, offset): body for offset, body in self._database.call(read).items()}
+        return found
 
     def peek(self, topic: str, group: str, *, limit: int = 10, scan: int = SCAN, bodies: bool = True) -> Page:
         """Return the next messages that a group would claim, at most ``limit`` per partition; nothing is claimed.
@@ -381,7 +410,14 @@ class MessageSearch:
                     else whole_range.part(whole_range.start, at)
                 )
                 return
-            read = partial(search.read_bodies, topic_id=self._topic.id, found=batch, body_bytes=most)
+            offsets = [row.offset for row in batch]
+            read = partial(
+                search.read_bodies,
+                topic_id=self._topic.id,
+                partition=batch[0].partition,
+                offsets=offsets,
+                body_bytes=most,
+            )
             bodies = self._database.call(read)
             for row in batch:
                 if row.offset in bodies:

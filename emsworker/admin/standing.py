@@ -201,7 +201,6 @@ def _kept_groups(
 
 
 def _by_id(session: Session, rows: Sequence[GroupNumbers], every: bool) -> tuple[dict[int, Topic], dict[int, Group]]:
-    """Return the topics and groups of rows."""
     topic_ids, group_ids = {row.topic_id for row in rows}, {row.group_id for row in rows}
     topics = topic_store.list_topics(session, None if every else topic_ids)
     groups = topic_store.list_groups(session, ids=None if every else group_ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emsworker.core.lazy_names import lazy_names
+from emsworker.extending.declaration import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.arrow.frames import read_arrow, read_pandas, scan_polars
@@ -19,12 +19,8 @@ __all__ = ["ArchiveDamaged", "DataLoss", "OutOfRange", "archive_files", "read_ar
 __getattr__ = lazy_names(
     __name__,
     {
-        "ArchiveDamaged": "manifest",
-        "DataLoss": "planning",
-        "OutOfRange": "planning",
-        "archive_files": "manifest",
-        "read_arrow": "frames",
-        "read_pandas": "frames",
-        "scan_polars": "frames",
+        "emsworker.arrow.frames": "read_arrow read_pandas scan_polars",
+        "emsworker.arrow.manifest": "ArchiveDamaged archive_files",
+        "emsworker.arrow.planning": "DataLoss OutOfRange",
     },
 )

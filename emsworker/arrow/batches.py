@@ -12,10 +12,10 @@ import pyarrow as pa
 from emsworker.arrow.columns import LOG_APPEND_TIME
 from emsworker.arrow.planning import DataLoss, Slice
 from emsworker.arrow.profile import open_reading
-from emsworker.core.errors import UnknownTopic
-from emsworker.core.ids import uid_text
-from emsworker.store.engine.database import Database
-from emsworker.store.stream import scan
+from emsworker.extending.database import Database
+from emsworker.extending.errors import UnknownTopic
+from emsworker.extending.stream import scan
+from emsworker.extending.values import uid_text
 
 Column = Callable[[Sequence[Any]], pa.Array]
 

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.extras import require
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import ConfigError, Problem
 
 TEMPORARY = ".tmp"
 

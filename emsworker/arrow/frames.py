@@ -16,10 +16,10 @@ from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import open_reading
 from emsworker.arrow.pushdown import Comparison, Pushed, find_fault
 from emsworker.arrow.servers import read_parts
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.extras import require
-from emsworker.core.options import raise_problems
-from emsworker.store.engine.session import Session
+from emsworker.extending.database import Session
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.settings import raise_problems
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from emsworker.arrow.folder import Folder, LocalFolder, ReadableFolder, open_readable
-from emsworker.core.errors import ConfigError, EmsError, Problem
-from emsworker.core.offsets import OffsetRange
-from emsworker.store.stream.archive import Sum
+from emsworker.extending.errors import ConfigError, EmsError, Problem
+from emsworker.extending.stream import Sum
+from emsworker.extending.values import OffsetRange
 
 VERSION = 1
 DATASETS = ("messages", "claims", "attempts")
@@ -92,7 +92,6 @@ class Manifest:
         return frozenset(self.origins or (self.segment,))
 
     def of(self, dataset: str) -> list[Part]:
-        """Return the parts of a dataset."""
         return [part for part in self.parts if part.dataset == dataset]
 
     def write(self, folder: Folder) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from emsworker.core.durations import LONGEST_S, parse_duration
-from emsworker.core.errors import ConfigError, InvalidName, Problem
-from emsworker.core.ids import check_name
-from emsworker.core.options import is_whole, whole
-from emsworker.store.stream.holds import HOLD_FOR_S
+from emsworker.extending.errors import ConfigError, InvalidName, Problem
+from emsworker.extending.settings import is_whole, whole
+from emsworker.extending.stream import HOLD_FOR_S
+from emsworker.extending.values import LONGEST_S, check_name, parse_duration
 
 T = TypeVar("T")
 Offsets = dict[str, dict[int, int]]
@@ -77,7 +76,6 @@ class OptionReader:
                 self.problems.append(Problem(f"option {name}", repr(_shown(name, value)), _fix(name, for_what)))
 
     def has(self, name: str) -> bool:
-        """Return whether an option is given."""
         return name.lower() in self._given
 
     def get(self, name: str, read: Callable[[str], T], default: T) -> T:

@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from emsworker.arrow.options import EARLIEST, LATEST, OffsetLimit, ReadOptions
-from emsworker.core.errors import EmsError, UnknownGroup, UnknownTopic
-from emsworker.core.model import Group, Topic
-from emsworker.core.offsets import OffsetRange
-from emsworker.core.servers import MAIN
-from emsworker.store import topics
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import scan
-from emsworker.store.stream.scan import PartitionBounds, Query
+from emsworker.extending.database import Session
+from emsworker.extending.errors import EmsError, UnknownGroup, UnknownTopic
+from emsworker.extending.settings import MAIN
+from emsworker.extending.stream import PartitionBounds, Query, scan, topics
+from emsworker.extending.values import Group, OffsetRange, Topic
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +41,6 @@ class Source:
         return f"{self.topic.name}/{self.bounds.partition}"
 
     def offsets(self, start: int, end: int) -> OffsetRange:
-        """Return a range of the partition."""
         return OffsetRange(self.topic.id, self.bounds.partition, start, max(start, end))
 
     @property

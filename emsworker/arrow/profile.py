@@ -11,17 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from emsworker.app import Ems
-from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
-from emsworker.core.offsets import OffsetRange
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.role import claim_role
-from emsworker.core.servers import MAIN, parse_servers
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.replica import ReplicaDatabase
-from emsworker.store.engine.schema import check_version
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import scan
+from emsworker.extending.apps import Ems
+from emsworker.extending.database import Database, ReplicaDatabase, Session, check_version
+from emsworker.extending.errors import ConfigError, Problem, StoreUnavailable
+from emsworker.extending.processes import claim_role, ticks
+from emsworker.extending.settings import MAIN, parse_servers
+from emsworker.extending.stream import scan
+from emsworker.extending.values import OffsetRange
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from emsworker.arrow.columns import COLUMNS, unknown_column
 from emsworker.arrow.planning import Slice
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import scan
+from emsworker.extending.database import Session
+from emsworker.extending.stream import scan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER = 1 << 62

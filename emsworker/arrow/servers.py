@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from emsworker.arrow.options import OffsetLimit, ReadOptions, TopicSelection
 from emsworker.arrow.profile import call, call_reading, server_names
-from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, UnknownGroup
-from emsworker.core.servers import MAIN
-from emsworker.store.engine.session import Session
-from emsworker.store.topics import list_topics
+from emsworker.extending.database import Session
+from emsworker.extending.errors import ConfigError, Problem, StoreUnavailable, UnknownGroup
+from emsworker.extending.settings import MAIN
+from emsworker.extending.stream import list_topics
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ class Forwarder(Runnable):
     def __init__(self, servers: PlacedBroker, source: str, target: str, settings: Settings, on_death: OnDeath) -> None:
         super().__init__(f"ems-forward-{source}-{target}", on_death)
         self._servers, self._source_name, self._target, self._settings = servers, source, target, settings
-        self.duty = f"forward messages from server {source} to server {target}"
+        self.action = f"forward messages from server {source} to server {target}"
         self._source = servers.server(source)
         self._service = f"forward:{target}"[:64]
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"[-128:]

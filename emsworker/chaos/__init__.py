@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emsworker.core.lazy_names import lazy_names
+from emsworker.extending.declaration import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.chaos.checker import check, check_stream
@@ -53,22 +53,9 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "check": "checker",
-        "check_stream": "checker",
-        "Deed": "history",
-        "Fault": "history",
-        "HandlerRun": "history",
-        "History": "history",
-        "Operation": "history",
-        "Recorder": "history",
-        "Sent": "history",
-        "note_operation": "history",
-        "read_history": "history",
-        "ChaosReport": "report",
-        "Kind": "report",
-        "Rules": "report",
-        "Violation": "report",
-        "CheckWindow": "window",
-        "Effects": "window",
+        "emsworker.chaos.checker": "check check_stream",
+        "emsworker.chaos.history": "Deed Fault HandlerRun History Operation Recorder Sent note_operation read_history",
+        "emsworker.chaos.report": "ChaosReport Kind Rules Violation",
+        "emsworker.chaos.window": "CheckWindow Effects",
     },
 )

@@ -13,9 +13,9 @@ from emsworker.chaos.history import HandlerRun, History, read_history
 from emsworker.chaos.log import check_log
 from emsworker.chaos.order import check_order
 from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
-from emsworker.core.counted import counted
-from emsworker.store.engine.database import Database
-from emsworker.store.inspect.snapshot import Snapshot, read_snapshot
+from emsworker.extending.database import Database
+from emsworker.extending.stream import Snapshot, read_snapshot
+from emsworker.extending.values import counted
 
 
 def check_stream(

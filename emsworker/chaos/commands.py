@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.console.dialogue import confirm
-from emsworker.console.options import common_options, duration_option, stream_options, yes_option
-from emsworker.console.output import print_json, print_rows
-from emsworker.console.streams import open_single
-from emsworker.core.counted import counted
+from emsworker.extending.console import (
+    common_options,
+    confirm,
+    duration_option,
+    open_single,
+    print_json,
+    print_rows,
+    stream_options,
+    yes_option,
+)
+from emsworker.extending.values import counted
 
 if TYPE_CHECKING:
     from emsworker.chaos import ChaosReport
@@ -97,7 +103,7 @@ def check(ctx: click.Context, folder: Path, settled: bool, bound_s: float, as_js
     claimed twice, acknowledged by a non-owner, offset reused, hole, client left
     """  # noqa: D301 - click wants the character itself
     from emsworker.chaos import Rules, check_stream
-    from emsworker.core.errors import ConfigError, Problem
+    from emsworker.extending.errors import ConfigError, Problem
 
     stream = open_single()
     try:

@@ -1,6 +1,6 @@
 """Fault injection, and a checker that nothing was lost."""
 
-from emsworker.core.extension import Command, Extension
+from emsworker.extending.declaration import Command, Extension
 
 EXTENSION = Extension(
     "chaos",

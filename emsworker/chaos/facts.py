@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from emsworker.chaos.history import Fault, HandlerRun, History, Sent
 from emsworker.chaos.operations import Operations, without_deleted
 from emsworker.chaos.report import Rules
-from emsworker.store.inspect.snapshot import ClaimSnapshot, Snapshot
+from emsworker.extending.stream import ClaimSnapshot, Snapshot
 
 _FINAL = frozenset({"done", "ignored", "expired"})
 _REPORTING_S = 0.05  # between the records of one moment by two processes

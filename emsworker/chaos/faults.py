@@ -16,10 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from emsworker.chaos.history import Fault, Log, note_fault
-from emsworker.core.ids import local_ip
-from emsworker.store.cluster import clients
-from emsworker.store.engine.database import Database
-from emsworker.store.inspect import snapshot
+from emsworker.extending.database import Database
+from emsworker.extending.stream import clients, snapshot
+from emsworker.extending.values import local_ip
 
 FAULTS = ("kill", "pause", "connection")
 _LOOK_S = 0.05

@@ -17,11 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from emsworker.core.ids import encode_key, new_uid, uid_text
-from emsworker.core.model import Message, Outcome, Receipt
-from emsworker.core.process import forks
-from emsworker.publish.outgoing import Outgoing
-from emsworker.tasks.middleware import Middleware
+from emsworker.extending.apps import Middleware
+from emsworker.extending.processes import forks
+from emsworker.extending.publishing import Outgoing
+from emsworker.extending.values import Message, Outcome, Receipt, encode_key, new_uid, uid_text
 
 
 class Log:

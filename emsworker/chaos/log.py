@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from emsworker.chaos.facts import Facts
 from emsworker.chaos.report import Kind, Violation
-from emsworker.store.inspect.snapshot import ClaimSnapshot
+from emsworker.extending.stream import ClaimSnapshot
 
 
 def check_log(facts: Facts) -> Iterator[Violation]:

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from emsworker.chaos.checker import check
 from emsworker.chaos.history import Gathering, HandlerRun, Sent
 from emsworker.chaos.report import ChaosReport, Kind, Rules, Violation
-from emsworker.store.engine.database import Database
-from emsworker.store.inspect.snapshot import Snapshot, read_snapshot
+from emsworker.extending.database import Database
+from emsworker.extending.stream import Snapshot, read_snapshot
 
 _UNSENT_S = 300.0  # a send that is not confirmed or seen by then never will be
 _FAULTS_S = 300.0

@@ -145,12 +145,12 @@ class ClaimRun(HeldClaim):
         if self.named:
             self.write_down(caller.channel)  # before it runs: it may kill this process
         try:
-            ended = caller.call(self, messages, handler, began)
+            # Last, because the flusher may write them down then. They get no name here: their errors' frames refer to
+            # this one, and would live on in the cycle, with all that the handler had in memory.
+            self.done(caller.call(self, messages, handler, began))
         except BatchBroken:
             self.watch.running = None
             return all(caller.may_go_on() and self._run(caller, [message], handler) for message in messages)
-        if ended:  # last: once they are done, the flusher may write them down
-            self.done(ended)
         if self.progress.result_bytes > _HEAVY_BYTES:
             self.write_down(caller.channel)
         return True
@@ -178,7 +178,7 @@ class ClaimRun(HeldClaim):
         """
         with self.lock:
             self.watch.running = following.offset if following is not None else None
-            if not self.watch.abandoned:
+            if ended and not self.watch.abandoned:
                 self.progress.end(ended)
 
     def unname(self) -> None:

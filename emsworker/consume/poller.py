@@ -48,7 +48,7 @@ class Poller(Runnable):
         on_death: see :class:`Runnable`.
     """
 
-    duty = "look for work"
+    action = "look for work"
 
     def __init__(
         self,

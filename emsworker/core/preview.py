@@ -92,12 +92,18 @@ class PreviewDecoder:
         Args:
             raw: the stored body, or its first :attr:`body_bytes`; ``None`` if only the headers are wanted.
         """
-        headers: Mapping[str, str] = _NONE
         try:
             headers = self.headers(raw_headers)
-            return Preview(headers, None if raw is None else self._decode(raw, headers))
         except EmsError as error:
-            return Preview(headers, None, str(error), None if raw is None else _text(raw, headers))
+            return Preview(_NONE, None, str(error), None if raw is None else _text(raw, _NONE))
+        return Preview(headers) if raw is None else self.preview_of(headers, raw)
+
+    def preview_of(self, headers: Mapping[str, str], raw: bytes) -> Preview:
+        """Return a message whose headers are decoded as it may be shown; see :meth:`preview`."""
+        try:
+            return Preview(headers, self._decode(raw, headers))
+        except EmsError as error:
+            return Preview(headers, None, str(error), _text(raw, headers))
 
     def _decode(self, raw: bytes, headers: Mapping[str, str]) -> Any:
         content_type = headers.get(CONTENT_TYPE, JSON_TYPE)

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.app import Ems
-from emsworker.core.config import Settings
-from emsworker.core.errors import AppNotFound
-from emsworker.core.extras import require
-from emsworker.core.options import options_of, problems_of, raise_problems
-from emsworker.core.process.forks import fork_blocked
-from emsworker.tasks.middleware import Middleware, RunBracket
+from emsworker.extending.apps import Ems, Middleware, RunBracket
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import AppNotFound
+from emsworker.extending.processes import fork_blocked
+from emsworker.extending.settings import Settings, options_of, problems_of, raise_problems
 
 if TYPE_CHECKING:
     from flask import Flask

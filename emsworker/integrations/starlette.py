@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from emsworker.app import Ems
-from emsworker.core.errors import EmsError
-from emsworker.core.extras import require
+from emsworker.extending.apps import Ems
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import EmsError
 
 require("starlette", __name__)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emsworker.core.lazy_names import lazy_names
+from emsworker.extending.declaration import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.local.database import LocalDatabase
@@ -20,10 +20,9 @@ __all__ = ["LocalDatabase", "LocalStack", "Redis", "ServerFailed", "ServerMissin
 __getattr__ = lazy_names(
     __name__,
     {
-        "LocalDatabase": "database",
-        "LocalStack": "stack",
-        "Redis": "redis_server",
-        "ServerFailed": "errors",
-        "ServerMissing": "errors",
+        "emsworker.local.database": "LocalDatabase",
+        "emsworker.local.errors": "ServerFailed ServerMissing",
+        "emsworker.local.redis_server": "Redis",
+        "emsworker.local.stack": "LocalStack",
     },
 )

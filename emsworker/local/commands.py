@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.console.options import common_options, duration_option, stream_options
-from emsworker.console.output import print_done, print_json, print_rows
+from emsworker.extending.console import (
+    common_options,
+    duration_option,
+    print_done,
+    print_json,
+    print_rows,
+    stream_options,
+)
 
 if TYPE_CHECKING:
     from emsworker.local.server import Server
@@ -38,9 +44,8 @@ def _stack() -> LocalStack:
 @common_options
 def start(timeout: float, as_json: bool) -> None:
     """Start the servers, if they do not run, and create the tables of EMS."""
-    from emsworker.core.extension import extensions
-    from emsworker.store.engine.database import Database
-    from emsworker.store.engine.schema import migrate
+    from emsworker.extending.database import Database, migrate
+    from emsworker.extending.declaration import extensions
 
     stack = _stack()
     stack.start(timeout)
@@ -151,7 +156,7 @@ def _running(server: Server) -> Server:
     Raises:
         StoreUnavailable: it does not.
     """
-    from emsworker.core.errors import StoreUnavailable
+    from emsworker.extending.errors import StoreUnavailable
 
     if not server.alive:
         raise StoreUnavailable(f"it does not run in {server.folder}; run `ems local start`")

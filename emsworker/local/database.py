@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-from emsworker.core.process.forks import lazy
+from emsworker.extending.processes import lazy
 from emsworker.local.binaries import clean_environment
 from emsworker.local.engines import Engine, Flavor, find_engine
 from emsworker.local.errors import ServerFailed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from emsworker.core.process.forks import lazy
+from emsworker.extending.processes import lazy
 from emsworker.local.binaries import find_programs, version_line, version_number
 from emsworker.local.errors import ServerFailed, ServerMissing
 

@@ -1,6 +1,6 @@
 """Errors of private servers."""
 
-from emsworker.core.errors import EmsError
+from emsworker.extending.errors import EmsError
 
 
 class ServerMissing(EmsError):

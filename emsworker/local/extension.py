@@ -1,6 +1,6 @@
 """Private servers for development."""
 
-from emsworker.core.extension import Command, Extension
+from emsworker.extending.declaration import Command, Extension
 
 EXTENSION = Extension(
     "local",

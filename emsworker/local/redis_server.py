@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from emsworker.core.process.forks import lazy
+from emsworker.extending.processes import lazy
 from emsworker.local.binaries import find_programs, version_line, version_number
 from emsworker.local.errors import ServerMissing
 from emsworker.local.files import ServerState, write_private

@@ -4,8 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.extension import DefaultStream
+from emsworker.extending.declaration import DefaultStream
+from emsworker.extending.errors import ConfigError, Problem
 from emsworker.local.database import LocalDatabase
 from emsworker.local.errors import ServerFailed, ServerMissing
 from emsworker.local.redis_server import Redis

@@ -49,7 +49,6 @@ class Answer:
 
     @classmethod
     def of_json(cls, value: Any, status: int = 200) -> Answer:
-        """Return an answer with a value as JSON."""
         return cls(status, json.dumps(value).encode() + b"\n", JSON)
 
 
@@ -104,7 +103,6 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://{self._host}:{self._server.server_address[1]}"
 
     def __enter__(self) -> HttpServer:

@@ -392,7 +392,6 @@ class Producer:
                     message.error = TopicDeleted(_topic_of(message).name)
 
     def close(self) -> None:
-        """Close the session."""
         self._session.close()
 
 

@@ -26,8 +26,8 @@ from emsworker.arrow.options import ReadOptions
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.pushdown import Comparison, Pushed
 from emsworker.arrow.servers import read_parts
+from emsworker.extending.database import Session
 from emsworker.spark.brief import brief_errors
-from emsworker.store.engine.session import Session
 
 _NEVER_NULL = ("topic", "partition", "group", "offset", "lo", "timestamp")
 _OPERATORS = {

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from emsworker.core.errors import EmsError
+from emsworker.extending.errors import EmsError
 
 C = TypeVar("C")
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from pyspark.sql.types import (
 )
 
 from emsworker.arrow.columns import COLUMNS, default_columns, unknown_column
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _KINDS: dict[str, DataType] = {

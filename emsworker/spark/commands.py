@@ -14,13 +14,19 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
-from emsworker.console.context_keys import TRACEBACK, URL
-from emsworker.console.options import json_option, stream_options, wide_option
-from emsworker.console.output import draws_tables, print_rows
-from emsworker.core.counted import counted
-from emsworker.core.errors import ExtraMissing
-from emsworker.core.extras import hint_if_missing
-from emsworker.core.process.role import claim_role
+from emsworker.extending.console import (
+    TRACEBACK,
+    URL,
+    draws_tables,
+    json_option,
+    print_rows,
+    stream_options,
+    wide_option,
+)
+from emsworker.extending.declaration import hint_if_missing
+from emsworker.extending.errors import ExtraMissing
+from emsworker.extending.processes import claim_role
+from emsworker.extending.values import counted
 from emsworker.spark.jobs import JOBS, load
 from emsworker.spark.jobs.job import Job, JobResult, Options, Shape
 from emsworker.spark.jobs.output import FORMATS, as_text, write
@@ -86,7 +92,6 @@ def pipeline() -> None:
 
 
 def command_of(job: Job[Any], help: str) -> click.Command:
-    """Make the click command of a job."""
     command = click.Command(
         job.name, callback=partial(run_job, job), params=_params(job.options), help=help, epilog=EPILOG
     )

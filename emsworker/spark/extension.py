@@ -1,6 +1,6 @@
 """The stream in Spark, and the data pipeline."""
 
-from emsworker.core.extension import Command, Extension
+from emsworker.extending.declaration import Command, Extension
 
 EXTENSION = Extension(
     "spark",

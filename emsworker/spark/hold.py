@@ -7,12 +7,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from emsworker.core.counted import counted
-from emsworker.core.durations import format_duration
-from emsworker.core.ids import new_uid
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import holds
-from emsworker.store.stream.holds import Hold
+from emsworker.extending.database import Session
+from emsworker.extending.stream import Hold, holds
+from emsworker.extending.values import counted, format_duration, new_uid
 
 log = logging.getLogger(__name__)
 

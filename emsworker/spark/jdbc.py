@@ -10,11 +10,10 @@ from emsworker.arrow.options import read_options
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import open_stream
 from emsworker.arrow.servers import only_part
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.servers import MAIN
-from emsworker.core.url import DatabaseUrl
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import scan
+from emsworker.extending.database import Session
+from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.settings import MAIN, DatabaseUrl
+from emsworker.extending.stream import scan
 
 _DRIVER = "org.mariadb.jdbc.Driver"
 _UTC = {"UTC", "Etc/UTC", "Z", "GMT"}

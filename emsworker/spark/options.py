@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emsworker.arrow.options import OptionReader, boolean
-from emsworker.core.errors import InvalidName, Problem
-from emsworker.core.ids import check_name
+from emsworker.extending.errors import InvalidName, Problem
+from emsworker.extending.values import check_name
 
 _LONGEST_JOB = 180
 

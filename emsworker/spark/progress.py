@@ -17,8 +17,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from emsworker.arrow.options import TOPIC_ID
-from emsworker.core.extras import require
-from emsworker.core.process.forks import Lock
+from emsworker.extending.declaration import require
+from emsworker.extending.processes import Lock
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class QueryMetrics(StreamingQueryListener):
                 self._found[str(event.runId)] = (name, {topic: OffsetsBehind(0.0, 0, 0) for topic in found})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forget a query."""
         with self._lock:
             self._found.pop(str(event.runId), None)
 

@@ -1,6 +1,6 @@
 """The rights of those who write from Spark, and of readers that hold messages for it."""
 
-from emsworker.store.engine.rights import read_grid
+from emsworker.extending.declaration import read_grid
 
 # sink: writes from Spark: stages rows, and moves committed ones into the stream. It reads no message's body.
 # hold: a reader holds messages for its named streaming queries; so it could also keep retention from deleting any, and

@@ -18,25 +18,34 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from emsworker.app import Ems
 from emsworker.arrow.profile import call, closing_session, open_stream
-from emsworker.core.batches import in_batches
-from emsworker.core.codec import decode_headers, encode_headers
-from emsworker.core.counted import counted
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError, UnknownTopic
-from emsworker.core.ids import MAX_KEY_BYTES, new_uid
-from emsworker.core.model import PRIORITY_HEADER, NewMessage, Topic, priority_header, priority_of
-from emsworker.core.partitioner import MAX_PARTITIONS, level_of
-from emsworker.core.priority import level_below, level_for
-from emsworker.core.process.role import claim_role
-from emsworker.publish.notifier import Notifier
+from emsworker.extending.apps import Ems
+from emsworker.extending.database import server_facts
+from emsworker.extending.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError, UnknownTopic
+from emsworker.extending.processes import claim_role
+from emsworker.extending.publishing import Notifier
+from emsworker.extending.stream import SinkBatch, Staged, StagedRow, staging
+from emsworker.extending.values import (
+    LONGEST_S,
+    MAX_KEY_BYTES,
+    MAX_PARTITIONS,
+    PRIORITY_HEADER,
+    NewMessage,
+    Topic,
+    counted,
+    decode_headers,
+    encode_headers,
+    in_batches,
+    level_below,
+    level_for,
+    level_of,
+    new_uid,
+    priority_header,
+    priority_of,
+)
 from emsworker.spark.brief import brief_errors
 from emsworker.spark.columns import KNOWN
 from emsworker.spark.options import WriteOptions
-from emsworker.store.engine.schema import server_facts
-from emsworker.store.stream import staging
-from emsworker.store.stream.staging import SinkBatch, Staged, StagedRow
 
 log = logging.getLogger(__name__)
 

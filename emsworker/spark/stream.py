@@ -32,17 +32,16 @@ from emsworker.arrow.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions, Top
 from emsworker.arrow.planning import DataLoss, Slice, Source
 from emsworker.arrow.profile import call
 from emsworker.arrow.servers import servers_of
-from emsworker.core.errors import StoreUnavailable, UnknownTopic
-from emsworker.core.offsets import OffsetRange
-from emsworker.core.process.forks import lazy
-from emsworker.core.servers import MAIN
+from emsworker.extending.database import Session
+from emsworker.extending.errors import StoreUnavailable, UnknownTopic
+from emsworker.extending.processes import lazy
+from emsworker.extending.settings import MAIN
+from emsworker.extending.stream import list_topics, scan
+from emsworker.extending.values import OffsetRange
 from emsworker.spark.batch import SlicePartition, read
 from emsworker.spark.brief import brief_errors
 from emsworker.spark.columns import check_schema
 from emsworker.spark.hold import HeldPlace, QueryHold
-from emsworker.store.engine.session import Session
-from emsworker.store.stream import scan
-from emsworker.store.topics import list_topics
 
 log = logging.getLogger(__name__)
 

@@ -58,7 +58,6 @@ def _group(row: tuple[Any, ...]) -> Group:
 
 
 def get_topic(session: Session, name: str) -> Topic | None:
-    """Return the topic of that name, or ``None``."""
     rows = session.rows(_SQL.get_topic, {"name": name})
     return _topic(rows[0]) if rows else None
 
@@ -254,7 +253,6 @@ def _lock_guard(session: Session, topic: Topic, change: Sql, **values: int) -> b
 
 
 def get_group(session: Session, topic: Topic, name: str) -> Group | None:
-    """Return the group of that name on a topic, or ``None``."""
     rows = session.rows(_SQL.get_group, {"topic_id": topic.id, "name": name})
     return _group(rows[0]) if rows else None
 

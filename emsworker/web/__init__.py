@@ -27,7 +27,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(name)
     from importlib import import_module
 
-    from emsworker.core.extras import require
+    from emsworker.extending.declaration import require
 
     require("web", "the dashboard")
     if name == "OpenIdUsers":

@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.process.clock import ticks
+from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.processes import ticks
 
 _log = logging.getLogger(__name__)
 

@@ -9,13 +9,19 @@ from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.admin import Admin, parse_place
-from emsworker.admin.audit import CANCEL, Audit, cancel_target, count_cancelled, count_changed
-from emsworker.core.counted import counted
-from emsworker.core.durations import parse_duration
-from emsworker.core.errors import ConfigError, InvalidName, Problem, UnknownMessage
-from emsworker.core.process.clock import ticks
-from emsworker.store.groups.replay import Replayed
+from emsworker.extending.administration import (
+    CANCEL,
+    Admin,
+    Audit,
+    cancel_target,
+    count_cancelled,
+    count_changed,
+    parse_place,
+)
+from emsworker.extending.errors import ConfigError, InvalidName, Problem, UnknownMessage
+from emsworker.extending.processes import ticks
+from emsworker.extending.stream import Replayed
+from emsworker.extending.values import counted, parse_duration
 from emsworker.web.dead import FILTER, filter_of
 from emsworker.web.groups import FIELDS, planned, policy_of, selection_of
 from emsworker.web.page import View, Visit, read_number

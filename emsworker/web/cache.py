@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import Lock
+from emsworker.extending.processes import Lock, ticks
 
 T = TypeVar("T")
 _MOST_KEPT = 500

@@ -7,8 +7,7 @@ from itertools import accumulate
 
 from starlette.responses import Response
 
-from emsworker.admin.check import Severity, check
-from emsworker.admin.monitoring import ClientView
+from emsworker.extending.administration import ClientView, Severity, check
 from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emsworker.console.failures import WrongUsage
-from emsworker.console.options import stream_options
-from emsworker.console.streams import open_wanted
+from emsworker.extending.console import WrongUsage, open_wanted, stream_options
 
 if TYPE_CHECKING:
     from emsworker.web.access import AccessRule, Level
@@ -108,10 +106,10 @@ def web(
     """  # noqa: D301 - click wants the character itself
     if ctx.invoked_subcommand is not None:
         return
-    from emsworker.app import Ems
-    from emsworker.core.extras import require
-    from emsworker.core.servers import MAIN
-    from emsworker.observe.logs import configure_logging
+    from emsworker.extending.administration import configure_logging
+    from emsworker.extending.apps import Ems
+    from emsworker.extending.declaration import require
+    from emsworker.extending.settings import MAIN
 
     require("web", "ems web")
     from emsworker.web.access import public_path
@@ -148,8 +146,8 @@ def web(
 
 def _check(dashboard: Dashboard) -> None:
     """Refuse to begin if changes would go elsewhere; if a server is away, the first change is checked instead."""
-    from emsworker.core.errors import ConfigError, EmsError
-    from emsworker.core.url import redact
+    from emsworker.extending.errors import ConfigError, EmsError
+    from emsworker.extending.settings import redact
 
     try:
         dashboard.check()
@@ -193,7 +191,7 @@ def _only_one(issuer: str | None, level: str | None, password_file: Path | None,
 def _openid(
     issuer: str, client_id: str | None, claims: Sequence[str], scopes: Sequence[str], public_url: str
 ) -> AccessRule:
-    from emsworker.core.extras import require
+    from emsworker.extending.declaration import require
 
     require("oidc", "--oidc-issuer")
     from emsworker.web.access import check_level
@@ -232,7 +230,7 @@ def _own_url(host: str, port: int) -> str:
 @click.password_option(help="Asked for if it is not given, which is safer.")
 def password(name: str, level: Level, password: str) -> None:
     """Print the line of the user NAME for the file of --password-file."""
-    from emsworker.core.extras import require
+    from emsworker.extending.declaration import require
 
     require("web", "ems web")
     from emsworker.web.access import password_line

@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.admin.dead import DeadFilter
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownMessage
-from emsworker.core.selection.parser import parse_time
+from emsworker.extending.administration import DeadFilter
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownMessage
+from emsworker.extending.values import parse_time
 from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import MOST_COUNTED, View, Visit
 from emsworker.web.trace import Body, shown_body

@@ -9,17 +9,24 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from emsworker.admin import Selection, StoredMessage, parse_place
-from emsworker.admin.lists import MessageOutline
-from emsworker.admin.paging import encode_token
-from emsworker.core.errors import ConfigError, EmsError, InvalidName
-from emsworker.core.ids import parse_uid
-from emsworker.core.model import TASK_HEADER
+from emsworker.extending.administration import (
+    BEGINNING_BYTES,
+    MessageOutline,
+    Selection,
+    StoredMessage,
+    encode_token,
+    list_states,
+    parse_place,
+)
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName
+from emsworker.extending.values import COMPRESSION, TASK_HEADER, PreviewDecoder, parse_uid
 from emsworker.web.overview import MOST_LINES
 from emsworker.web.page import View, Visit
+from emsworker.web.texts import preview
 
 _PAGE = 50
 _AROUND = 12
+_EXCERPT = 100  # characters of a body in a list
 _SCAN = 20_000
 _SEARCH_S = 0.1  # bodies of any size, and a server as busy as it likes: a page is answered, and its reader goes on
 
@@ -38,6 +45,8 @@ def messages(visit: Visit) -> Response:
         "newest": visit.asked("order") != "oldest",
         "page": None,
         "outline": None,
+        "states": {},
+        "excerpts": {},
         "problem": None,
         "scan": _SCAN,
         "limit": _PAGE,
@@ -57,7 +66,9 @@ def _found(visit: Visit, topic: str, given: dict[str, str | None], newest: bool)
     partition = visit.number("partition", most=65535)
     if not visit.may("reader"):
         lists = visit.shared.admin.lists
-        return {"outline": lists.messages(topic, partition, after=given["after"], limit=_PAGE, newest=newest)}
+        outline = lists.messages(topic, partition, after=given["after"], limit=_PAGE, newest=newest)
+        shown = [(one.partition, one.offset) for one in outline.rows if one.kind == "message"]
+        return {"outline": outline, "states": list_states(visit.shared.database, topic, shown)}
     selection = Selection(
         start=given["from"],
         end=given["to"],
@@ -70,7 +81,38 @@ def _found(visit: Visit, topic: str, given: dict[str, str | None], newest: bool)
     found = visit.shared.admin.messages.list(
         topic, selection, after=after, limit=_PAGE, scan=_SCAN, newest=newest, bodies=False, within_s=_SEARCH_S
     )
-    return {"page": found}
+    return {
+        "page": found,
+        "states": list_states(visit.shared.database, topic, (one.place for one in found.messages)),
+        "excerpts": _excerpts(visit, topic, found.messages),
+    }
+
+
+def _excerpts(visit: Visit, topic: str, found: Sequence[StoredMessage]) -> dict[tuple[int, int], str]:
+    """Return the beginning of each body on one line; of one that is compressed, or cannot be redacted, nothing.
+
+    Only the first kilobyte of a body is read, and decoded if that is all of it: JSON or MessagePack, never YAML.
+    """
+    try:
+        bodies = visit.shared.admin.messages.beginnings(topic, found)
+    except AccessDenied:  # of a role that reads no bodies
+        return {}
+    decoder = PreviewDecoder()
+    excerpts = {}
+    for one in found:
+        raw = bodies.get(one.place)
+        if raw is None or one.problem is not None or COMPRESSION in one.headers:
+            continue
+        whole = decoder.preview_of(one.headers, raw) if one.size <= BEGINNING_BYTES else None
+        if whole is not None and whole.problem is None:
+            text, _ = preview(visit.shared.redacted(topic, whole.body))
+        elif visit.shared.redacts(topic):
+            continue
+        else:
+            text = raw.decode(errors="backslashreplace")
+        line = " ".join(text.split())
+        excerpts[one.place] = f"{line[:_EXCERPT]}…" if len(line) > _EXCERPT or one.size > len(raw) else line
+    return excerpts
 
 
 def _predicate(where: str | None, task: str | None) -> str | None:

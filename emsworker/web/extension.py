@@ -1,6 +1,6 @@
 """The dashboard."""
 
-from emsworker.core.extension import Command, Extension
+from emsworker.extending.declaration import Command, Extension
 
 EXTENSION = Extension(
     "web",

@@ -8,13 +8,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.admin import Selection, SkipPolicy
-from emsworker.admin.group_states import GroupState
-from emsworker.core.counted import counted
-from emsworker.core.durations import parse_duration
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
-from emsworker.core.settings import settings_of
-from emsworker.store.inspect.latest import GroupChoice
+from emsworker.extending.administration import GroupState, Selection, SkipPolicy
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, Problem, UnknownGroup
+from emsworker.extending.settings import settings_of
+from emsworker.extending.stream import GroupChoice
+from emsworker.extending.values import counted, parse_duration
 from emsworker.web.overview import HOURS, MOST_LINES, charts_of, hours_of, lines_of
 from emsworker.web.page import View, Visit, read_number
 

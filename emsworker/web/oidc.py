@@ -20,8 +20,8 @@ from joserfc.jwk import KeySet
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.process.clock import ticks
+from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.processes import ticks
 from emsworker.web.access import (
     LEVELS,
     Level,

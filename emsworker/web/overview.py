@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from emsworker.admin.group_states import GroupStatus
-from emsworker.admin.monitoring import GroupLag
-from emsworker.core.errors import ConfigError, EmsError, Problem
-from emsworker.core.settings import settings_of
-from emsworker.store.inspect.samples import SamplePoint
+from emsworker.extending.administration import GroupLag, GroupStatus
+from emsworker.extending.errors import ConfigError, EmsError, Problem
+from emsworker.extending.settings import settings_of
+from emsworker.extending.stream import SamplePoint
 from emsworker.web.charts import Line, LineChart, draw
 from emsworker.web.page import Shared, View, Visit
 
@@ -38,7 +37,6 @@ class GroupLine:
 
     @property
     def state(self) -> str:
-        """The state of the group, as a word."""
         return self.status.state.value
 
 

@@ -26,30 +26,28 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 import emsworker.web.texts as texts
-from emsworker.admin import Admin
-from emsworker.admin.alarms import Watched
-from emsworker.admin.audit import Audit
-from emsworker.admin.group_states import GroupStatus
-from emsworker.admin.monitoring import ClientView, GroupLag, Monitoring, TopicSize
-from emsworker.admin.operators import check_operator
-from emsworker.admin.readers import HoldView
-from emsworker.admin.standing import GroupStanding, Standings, TopicStanding
-from emsworker.core.alarms import Silence
-from emsworker.core.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
-from emsworker.core.extension import extensions, load
-from emsworker.core.model import Topic
-from emsworker.core.options import LARGEST, whole
-from emsworker.core.process.clock import ticks
-from emsworker.core.servers import MAIN
-from emsworker.core.terminal_text import escape_control
-from emsworker.core.url import DatabaseUrl, impatient, redact_url
-from emsworker.store.cluster.clients import LeaderRow
-from emsworker.store.cluster.schedules import ScheduleRow
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.replica import Lag, ReplicaDatabase, replica_lag
-from emsworker.store.inspect.latest import GroupChoice
-from emsworker.store.inspect.samples import SamplePoint
-from emsworker.store.stream.broadcast import ReaderRow
+from emsworker.extending.administration import (
+    Admin,
+    Audit,
+    ClientView,
+    GroupLag,
+    GroupStanding,
+    GroupStatus,
+    HoldView,
+    Monitoring,
+    Standings,
+    TopicSize,
+    TopicStanding,
+    Watched,
+    check_operator,
+)
+from emsworker.extending.database import Database, Lag, ReplicaDatabase, replica_lag
+from emsworker.extending.declaration import extensions, load
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
+from emsworker.extending.processes import ticks
+from emsworker.extending.settings import LARGEST, MAIN, DatabaseUrl, impatient, redact_url, whole
+from emsworker.extending.stream import GroupChoice, LeaderRow, ReaderRow, SamplePoint, ScheduleRow
+from emsworker.extending.values import Silence, Topic, escape_control
 from emsworker.web.access import Level, Visitor
 from emsworker.web.cache import SharedCache
 
@@ -190,7 +188,6 @@ class Shared:
         return self.snapshot.get(("lags", topic, group), _FRESH_S, read)
 
     def size(self, topic: str) -> TopicSize:
-        """Return the size of a topic."""
         return self.snapshot.get(("size", topic), _SIZES_S, lambda: self.monitoring.size(topic))
 
     def find(self, what: str) -> tuple[Topic, str | None] | None:
@@ -311,7 +308,6 @@ class Visit:
         return (self.form.get(name) or [""])[0].strip() or None
 
     def may(self, level: Level) -> bool:
-        """True if the visitor has this level."""
         return self.visitor.may(level)
 
     @property

@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.observe.http import OUT_OF_RESOURCES
+from emsworker.extending.administration import OUT_OF_RESOURCES
+from emsworker.extending.errors import ConfigError, Problem
 
 _log = logging.getLogger(__name__)
 _REQUEST_S = 10.0  # for a request to arrive, its form included
@@ -147,7 +147,6 @@ class _Listener(socket.socket):
     _failed = False
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection."""
         if self._failed:
             self._failed = False
             raise BlockingIOError

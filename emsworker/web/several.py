@@ -12,13 +12,11 @@ from urllib.parse import quote
 
 from starlette.responses import RedirectResponse, Response
 
-from emsworker.admin import parse_place
-from emsworker.admin.servers import Servers, ServerView, look
-from emsworker.core.errors import ConfigError, EmsError, Problem
-from emsworker.core.ids import parse_uid
-from emsworker.core.servers import MAIN, parse_servers
-from emsworker.core.url import redact_url
-from emsworker.store.engine.database import Database
+from emsworker.extending.administration import Servers, ServerView, look, parse_place
+from emsworker.extending.database import Database
+from emsworker.extending.errors import ConfigError, EmsError, Problem
+from emsworker.extending.settings import MAIN, parse_servers, redact_url
+from emsworker.extending.values import parse_uid
 from emsworker.web.cache import SharedCache
 from emsworker.web.overview import MOST_LINES, GroupLine, lines_of
 from emsworker.web.page import View, Visit

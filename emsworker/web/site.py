@@ -18,11 +18,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from emsworker.core import errors
-from emsworker.core.errors import ConfigError, Problem
-from emsworker.core.process.forks import after_fork
-from emsworker.core.servers import MAIN
-from emsworker.core.url import redact as redact_secrets
+from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.processes import after_fork
+from emsworker.extending.settings import MAIN
+from emsworker.extending.settings import redact as redact_secrets
+from emsworker.extending.values import errors
 from emsworker.web.access import AccessRule, Local, SignsIn, Visitor, admitted, comes_from_here
 from emsworker.web.actions import PAGES as ACTIONS
 from emsworker.web.audit import PAGES as AUDIT
@@ -37,7 +37,7 @@ from emsworker.web.several import ServerDashboards, check_all, front_of, operato
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
-    from emsworker.app import Ems
+    from emsworker.extending.apps import Ems
 
 _log = logging.getLogger(__name__)
 _THREADS, _DECODING_THREADS, _ACCESS_THREADS = 4, 2, 2

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from emsworker.core.counted import AtLeast
-from emsworker.core.times import NO_TIME, utc
+from emsworker.extending.values import NO_TIME, AtLeast, utc
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 PREVIEW_BYTES = 64 << 10

@@ -9,11 +9,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.admin.monitoring import GroupTrace, Trace, TraceState
-from emsworker.core.counted import counted
-from emsworker.core.errors import AccessDenied, EmsError, UnknownMessage
-from emsworker.core.ids import uid_text
-from emsworker.core.model import Outcome
+from emsworker.extending.administration import GroupTrace, Trace, TraceState
+from emsworker.extending.errors import AccessDenied, EmsError, UnknownMessage
+from emsworker.extending.values import Outcome, counted, uid_text
 from emsworker.web.page import View, Visit
 from emsworker.web.texts import duration, preview, short_client
 

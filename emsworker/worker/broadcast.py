@@ -108,7 +108,7 @@ class BroadcastReader(Runnable):
         tally: counts what failed; log_done: log every message that is done.
     """
 
-    duty = "read broadcasts"
+    action = "read broadcasts"
 
     def __init__(
         self,

@@ -74,7 +74,6 @@ class WorkDone:
 
     @classmethod
     def from_report(cls, text: str) -> WorkDone:
-        """Parse a report."""
         return cls(*map(int, text.removeprefix(TALLY).split()))
 
 

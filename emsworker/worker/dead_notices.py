@@ -33,7 +33,7 @@ class DeadNotices(Runnable):
         on_death: see :class:`Runnable`.
     """
 
-    duty = "look for dead letters of processes that died"
+    action = "look for dead letters of processes that died"
 
     def __init__(
         self,
@@ -67,5 +67,4 @@ class DeadNotices(Runnable):
                 log.exception("a hook failed for %r, whose process died", message)
 
     def shut_down(self) -> None:
-        """Close the channel."""
         self._channel.close()

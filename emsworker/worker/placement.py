@@ -87,5 +87,4 @@ class PlacementWatch(Runnable):
         self.sleep(_LOOK_S)
 
     def shut_down(self) -> None:
-        """Close the session."""
         self._session.close()

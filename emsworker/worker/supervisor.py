@@ -166,7 +166,6 @@ class _Slot:
         return [text.decode(errors="replace") for text in whole if text]
 
     def close_status(self) -> None:
-        """Close the pipe."""
         if self.status is not None:
             self.status.close()
             self.status = None

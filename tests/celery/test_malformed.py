@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import kombu
 import pytest
 
 from emsworker.core.codec import encode_headers
@@ -134,3 +135,35 @@ def test_no_message_ends_a_worker_or_keeps_its_place(
     assert rows("SELECT lo, hi FROM ems_claim WHERE state <> 'done'") == [], "all were settled before it stopped"
     reasons = {reason.split(" is not what")[0] for (reason,) in rows("SELECT reason FROM ems_dead")}
     assert len(reasons) > 20, reasons
+
+
+def test_no_event_and_no_command_ends_a_worker(project: Project, program: Callable[..., Program]) -> None:
+    worker = project.worker("-c", "1").wait_ready()
+    one = program()
+    events = kombu.Exchange("celeryev", type="topic")
+    commands = kombu.Exchange("celery.pidbox", type="fanout", durable=False)
+    for key in ("worker.online", "worker.heartbeat", "worker.offline", "worker.nothing"):
+        for body in (
+            *_ODD,
+            None,
+            {"hostname": 5},
+            {"hostname": "h", "type": [], "clock": "x", "timestamp": "y", "pid": []},
+        ):
+            for headers in ({}, {"hostname": "h"}, {"hostname": [5]}):
+                one.send(body, exchange=events, routing_key=key, headers=headers)
+    ping = {"method": "ping", "arguments": {}, "destination": None}
+    wrong: list[Any] = [
+        {},
+        {**ping, "method": []},
+        {**ping, "arguments": 5},
+        {**ping, "destination": 5},
+        {**ping, "pattern": 5, "matcher": []},
+    ]
+    for body in (*_ODD, *wrong, {**ping, "reply_to": 5}, {**ping, "reply_to": {"exchange": [], "routing_key": {}}}):
+        for headers in ({}, {"clock": "x"}, {"clock": []}, {"expires": "x"}):
+            one.send(body, exchange=commands, headers=headers)
+    project.run("work.delay(1)")
+    until(lambda: _has_ended(project, 1), 60, "it works")
+    until(lambda: "pong" in project.celery("inspect", "ping").stdout, 60, "it answers")
+    assert worker.process.poll() is None and "Unrecoverable error" not in worker.text, worker.text[-3000:]
+    assert worker.stop() == 0

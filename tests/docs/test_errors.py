@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Of the parts of EMS that are imported under names of their own, where their pages say so.
 PARTS = {"django", "integrations", "pipeline", "spark", "local", "chaos", "testing"}
 # Errors of asyncio, Celery and Pydantic.
-OTHERS = {"CancelledError", "ChordError", "ValidationError"}
+OTHERS = {"CancelledError", "ChordError", "TaskRevokedError", "ValidationError"}
 SECTION = re.compile(r"Raises:\n((?:[ ]+.*\n|\n)*)")
 NAMES = re.compile(r"^\s*((?:[A-Z]\w+(?:, )?)+):", re.MULTILINE)
 

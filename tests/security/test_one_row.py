@@ -18,8 +18,10 @@ from emsworker.core.model import Topic
 from emsworker.core.selection.filters import EVERYTHING
 from emsworker.local import LocalDatabase
 from emsworker.observe.logs import JsonFormatter, TextFormatter
+from emsworker.store.groups import claims
 from emsworker.store.stream import broadcast, forwards, outbox
 from emsworker.web import Visitor, ems_web
+from tests.support import rows
 from tests.support.servers import set_globals
 from tests.support.streams import Stream, offsets
 
@@ -113,7 +115,7 @@ def test_a_round_moves_16_mib(stream: Stream) -> None:
         _wait(stream, topic, number, b"x" * (7 * _MIB))
     (due,) = outbox.find_due(stream.session).due
     assert [outbox.relay(stream.session, due, 500) for _ in range(4)] == [
-        outbox.Moved(2, True), outbox.Moved(2, True), outbox.Moved(1, False), outbox.Moved(0, False),
+        outbox.Relayed(2, True), outbox.Relayed(2, True), outbox.Relayed(1, False), outbox.Relayed(0, False),
     ]  # fmt: skip
 
 
@@ -134,6 +136,18 @@ def test_headers_count_among_what_is_read_at_once(stream: Stream) -> None:
         _wait(stream, topic, number, headers=b"x" * (3 * _MIB))
     assert [len(one.headers) for one in forwards.read(stream.session, topic.id, 200, 7 * _MIB)] == [3 * _MIB] * 2
     assert len(forwards.read(stream.session, topic.id, 200, 1)) == 1
+
+
+def test_retries_are_read_within_the_same_limit(stream: Stream) -> None:
+    app, topic = stream.app(), stream.topic()
+    app.send_many("t", range(4))
+    stream.rows("UPDATE ems_message SET headers = REPEAT('x', %s), size = 0 WHERE `offset` IN (1, 2, 3)", 3 * _MIB)
+    group, me = stream.group(topic), stream.client()
+    for offset in (1, 2, 3, 4):
+        rows.add_retry(stream.rows, group.id, offset)
+    taken = [claims.take_retries(stream.session, stream.claimant(topic, group, me)) for _ in range(4)]
+    assert [offsets(claim) if claim else [] for claim in taken] == [[1], [2], [3, 4], []]
+    assert [(claim.lo, claim.hi) for claim in taken if claim] == [(1, 1), (2, 2), (3, 4)]
 
 
 def test_halves_of_surrogate_pairs_in_texts_stop_nobody(stream: Stream) -> None:

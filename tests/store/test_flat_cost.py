@@ -138,6 +138,7 @@ def test_flat_cost_in_the_servers_plans(stream: Stream, hot: dict[str, Callable[
         "find_work": sql.find_work,
         "find_range": sql.find_range.replace("INTO @ems_hi", ""),
         "take_due_retries": sql.take_due_retries,
+        "leave_large_retries": sql.leave_large_retries,
         "find_lost": statements_of("recovery").find_lost,
     }
     grown = {"ems_message", "m", "ems_retry", "r", "c"}  # r is a derived table in one place, c a cursor in another

@@ -166,6 +166,29 @@ def test_pages_of_many_groups_leave_out_no_dead_letter_and_ask_no_group_without_
         assert [(one.group, one.partition, one.offset, one.error_type) for one in rows] == expected, only
     assert len(dead.classes(newest=10)) == 10 < len(dead.classes()) == 60
     assert {one.count for one in dead.classes(newest=60)} == {1, 3}
+    assert {(one.count, one.capped) for one in dead.classes(newest=60, most=6)} == {(1, True)}, "all cost what ten do"
+
+
+def test_dead_letters_of_very_many_groups_are_counted_by_one_statement(stream: Stream) -> None:
+    topic = stream.topic("crowded")
+    stream.rows(
+        "INSERT INTO ems_group (id, topic_id, name, timeout_ms, ladder, max_attempts, filter, created_at) "
+        f"SELECT 1000 + n, {topic.id}, CONCAT('g', n), 60000, '10s', 3, '{{}}', NOW(6) FROM {SEQUENCE} WHERE n <= 300"
+    )
+    for letter in (1, 2):
+        stream.rows(
+            "INSERT INTO ems_dead (group_id, `partition`, `offset`, uid, headers, body, born_at, producer_id, dead_at, attempts, task, "
+            f"error_type, reason, error) SELECT 1000 + n, 0, {letter}, UNHEX(LPAD(HEX(n), 32, '0')), '', '1', NOW(6), 'p', "
+            f"'2026-01-0{letter}', 3, IF(n % 3, 'pay', 'ship'), 'KeyError', 'no', 'no' FROM {SEQUENCE} WHERE n <= 300"
+        )
+    dead = Admin(Database(stream.url)).dead
+    for only, groups in ((DeadFilter(), 300), (DeadFilter("crowded"), 300), (DeadFilter(task="ship"), 100)):
+        before = stream.status("Questions")["Questions"]
+        found = dead.classes(only)
+        assert stream.status("Questions")["Questions"] - before < 30
+        assert (len(found), {one.count for one in found}) == (groups, {2}), only
+        assert {(one.latest.day, one.capped, one.topic) for one in found} == {(2, False, "crowded")}
+    assert {one.count for one in dead.classes(DeadFilter(until=datetime(2026, 1, 1, 12, tzinfo=UTC)))} == {1}
 
 
 def test_what_runs_is_listed_with_its_progress(stream: Stream) -> None:

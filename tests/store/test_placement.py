@@ -24,7 +24,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.stream import forwards
 from emsworker.store.stream.guards import last_move
 from emsworker.store.topics import get_topic, keep_at
-from tests.support.servers import connect
+from tests.support.servers import connect, set_globals
 from tests.support.several import Several, several_databases
 from tests.support.waiting import until
 
@@ -548,3 +548,29 @@ def _begin_without(several: Several, target: str) -> None:
         pytest.raises(MoveUnfinished, match="server 'main', which"),
     ):
         TopicMove(now, "parcels", target).run(timeout_s=0)
+
+
+def test_a_message_that_the_other_server_does_not_take_is_set_aside(
+    several: Several, app: Ems, server: LocalDatabase, forwarding: Callable[[str], None]
+) -> None:
+    with app.transaction() as tx:
+        tx.send("orders.new", "first")
+    main = several.urls["main"]
+    (topic_id,) = rows_of(main, "SELECT id FROM ems_topic WHERE name = 'orders.new'")[0]
+    for number, body in enumerate(("'second'", "REPEAT('x', 6000000)", "'last'")):
+        rows_of(
+            main,
+            "INSERT INTO ems_outbox (topic_id, due_at, uid, headers, body, producer_id, created_at) "
+            f"VALUES ({topic_id}, UTC_TIMESTAMP(6) + INTERVAL {number} MICROSECOND, UNHEX(REPEAT('0{number}', 16)), '', {body}, '', NOW(6))",
+        )
+    before = rows_of(main, "SELECT @@GLOBAL.max_allowed_packet")[0][0]
+    set_globals(server, f"SET GLOBAL max_allowed_packet = {8 << 20}")
+    try:
+        forwarding("main")
+        until(lambda: rows_of(main, "SELECT COUNT(*) FROM ems_outbox") == [(0,)], 20, "all have left")
+    finally:
+        set_globals(server, f"SET GLOBAL max_allowed_packet = {before}")
+    ((size, error),) = rows_of(main, "SELECT LENGTH(body), error FROM ems_publish")
+    assert size == 6_000_000 and "server orders does not take it" in error
+    _soon(lambda: several.database("orders").call(lambda session: Relay()(session, app.settings)) is not None)
+    _soon(lambda: _bodies(several, "orders", "orders.new") == [b"first", b"second", b"last"])

@@ -1,5 +1,7 @@
 """The way of a message through the executor, over a channel that only remembers what it is told."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -130,6 +132,28 @@ def test_the_gate_stays_closed_until_the_server_knows_that_a_suspect_no_longer_r
     assert unfinished is not None and (unfinished.running, unfinished.acked_to) == (None, 5)
     gate.leave(claim_run)  # as the consumer does once that is written down
     assert not gate.closed
+
+
+def test_a_failure_frees_what_its_handler_had_in_memory() -> None:
+    """At once, not by the collector of cycles: the next message may need as much again."""
+    kept: list[weakref.ref[Witness]] = []
+    alive: list[bool] = []
+
+    def subscribe(app: Ems) -> None:
+        @app.subscribe("t", group="g")
+        def handler(message: Message) -> None:
+            alive.extend(one() is not None for one in kept)
+            large = Witness()
+            kept.append(weakref.ref(large))
+            raise ValueError("no")
+
+    executor, claim_run, _, _ = run_of(subscribe)
+    gc.disable()
+    try:
+        assert executor.run(claim_run)
+    finally:
+        gc.enable()
+    assert len(kept) == 3 and not any(alive)
 
 
 def test_a_batch_names_its_failures_or_is_run_one_by_one() -> None:

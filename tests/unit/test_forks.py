@@ -7,11 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from emsworker.core.process import forks
+import pytest
+
+from emsworker.core.process import forks, wake
 from emsworker.core.process.forks import lazy
+from emsworker.core.process.wake import Wake
 from emsworker.store.engine.connection import Connection
+from tests.support.interruptions import Cut, Timeout
 
 
 def in_a_child(look: Callable[[], bool]) -> bool:
@@ -54,6 +59,41 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_child_and_held_in_the_par
         assert in_a_child(lambda lock=lock: bool(lock.acquire(timeout=1)))
         assert not lock.acquire(blocking=False)
         let_go()
+
+
+def _enter(condition: threading.Condition) -> None:
+    with condition:
+        condition.notify_all()
+
+
+def _use(event: threading.Event) -> None:
+    event.set()
+    event.wait(0.001)
+    event.clear()
+
+
+def _wake(flag: Wake) -> None:
+    flag.set()
+    assert flag.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [(forks.Condition, _enter), (lambda: forks.Condition(forks.Lock()), _enter), (forks.Event, _use), (Wake, _wake)],
+    ids=["condition", "of a lock", "event", "wake"],
+)
+def test_an_exception_from_outside_leaves_no_lock_taken(make: Callable[[], Any], use: Callable[[Any], None]) -> None:
+    for number in range(100):
+        one = make()
+        with Cut(number, (threading.__file__, forks.__file__, wake.__file__, __file__)) as cut, suppress(Timeout):
+            use(one)
+        other = threading.Thread(target=use, args=(one,), daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), number
+        if not cut.raised:
+            break
+    assert not cut.raised and number > 0
 
 
 def test_methods_are_called_in_a_child_as_long_as_their_object_lives() -> None:

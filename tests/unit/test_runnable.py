@@ -30,7 +30,7 @@ from emsworker.store.engine import errors as engine
 class Loop(Runnable):
     """Raises what it is given, one a step, and stops then."""
 
-    duty = "count"
+    action = "count"
     away_s = 0.0
 
     def __init__(self, raised: Sequence[Exception], at_end: Exception | None = None) -> None:

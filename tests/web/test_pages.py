@@ -44,6 +44,9 @@ BAD = {
 }  # fmt: skip
 
 
+_NOTHING = "\u2013"
+
+
 def _words(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
 
@@ -157,6 +160,40 @@ def test_bodies_are_redacted_and_cut_and_never_unpickled(stream: Stream, visit: 
     later = stream.rows("SELECT uid FROM ems_outbox LIMIT 1")[0][0].hex()
     delayed = f"{later[:8]}-{later[8:12]}-{later[12:16]}-{later[16:20]}-{later[20:]}"
     assert re.search(r"is delayed in topic .* it is due 20\d\d-", reader.get(f"/trace?id={delayed}").text)
+
+
+def test_a_list_of_messages_shows_states_and_the_beginnings_of_bodies(stream: Stream, visit: Visiting) -> None:
+    app = stream.app()
+    topic = stream.topic("letters", partitions=1)
+    first, second = stream.group(topic, "first"), stream.group(topic, "second")
+    for body in ({"card": "4111", "n": 1}, "x" * 5000, {"card": "4222", "text": "y" * 5000}):
+        app.send("letters", body)
+    stream.app(serializer="yaml", accept=("yaml",)).send("letters", {"card": "4333"})
+    stream.app(compression="zlib").send("letters", {"card": "4444"})
+    stream.rows("UPDATE ems_cursor SET next_offset = 4 WHERE group_id = %s", first.id)
+    stream.rows(
+        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, 2, 1, NOW(6))",
+        first.id,
+    )
+    stream.rows("UPDATE ems_cursor SET next_offset = 2 WHERE group_id = %s", second.id)
+
+    def cells(client: TestClient) -> list[list[str]]:
+        text = client.get("/messages?topic=letters&order=oldest").text.partition('id="live"')[2]
+        return [[_words(cell).strip() for cell in row.split("</td>")] for row in text.split("<tr id=")[1:]]
+
+    rows = cells(visit("reader"))
+    states = [row[4] for row in rows]
+    assert states[:4] == ["done", "1 retry, 1 unclaimed", "1 unclaimed, 1 done", "unclaimed"]
+    bodies = [row[6] for row in rows]
+    assert bodies[0] == "{ &#34;card&#34;: &#34;4111&#34;, &#34;n&#34;: 1 }"
+    assert bodies[1].endswith("xxx…") and len(bodies[1]) < 120 and "4222" in bodies[2]
+    assert bodies[3] == "card: &#39;4333&#39;" and bodies[4] == _NOTHING, (
+        "YAML as it is stored, what is compressed not at all"
+    )
+    hidden = [row[6] for row in cells(visit("reader", redact={"letters": ["card"]}))]
+    assert "•••" in hidden[0] and hidden[1:] == [_NOTHING] * 4, "what is not decoded whole cannot be redacted"
+    seen = cells(visit("viewer"))
+    assert [row[4] for row in seen] == states and "4111" not in str(seen)
 
 
 def test_fifty_viewers_cost_what_one_does(stream: Stream, visit: Visiting) -> None:

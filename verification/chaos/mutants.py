@@ -98,8 +98,8 @@ MUTANTS = [
         [
             (
                 "consume/claim_run.py",
-                "            ended = caller.call(self, messages, handler, began)\n",
-                "            self.done([Ended(message) for message in messages])\n            ended = caller.call(self, messages, handler, began)[:0]\n",
+                "            self.done(caller.call(self, messages, handler, began))\n",
+                "            self.done([Ended(message) for message in messages])\n            caller.call(self, messages, handler, began)\n",
             ),
         ],
         partial(aimed.kill_in_hand, group="plain"),

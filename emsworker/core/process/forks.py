@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
 Mutex = threading.Lock
@@ -43,14 +44,31 @@ def RLock() -> threading.RLock:
     return _freed(threading.RLock())
 
 
+class _Condition(threading.Condition):
+    """A condition whose ``with`` takes and releases its lock in C.
+
+    Python's own does it in functions, in which an exception from outside, as timeout libraries raise them, leaves the
+    lock taken for ever.
+    """
+
+    __enter__ = property(attrgetter("_lock.__enter__"))
+    __exit__ = property(attrgetter("_lock.__exit__"))
+
+
 def Condition(lock: Mutex | None = None) -> threading.Condition:
     """Make a condition whose lock is free in a forked child, where no thread waits for it."""
-    return _freed(threading.Condition(lock))
+    return _freed(_Condition(lock))
+
+
+class _Event(threading.Event):
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = _Condition()
 
 
 def Event() -> threading.Event:
     """Make an event whose lock is free in a forked child; it is set there if it was set."""
-    return _freed(threading.Event())
+    return _freed(_Event())
 
 
 def after_fork(method: Callable[[], object]) -> None:

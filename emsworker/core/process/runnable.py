@@ -96,14 +96,14 @@ class Runnable(threading.Thread):
         on_death: called from the dying thread if the loop ends in an error; no thread of a process may die unnoticed.
 
     Attributes:
-        duty: what a step does, for the log: "cannot ..."; and "can ... again" when an outage is over.
+        action: what a step does, for the log: "cannot ..."; and "can ... again" when an outage is over.
         outlasts: the errors of a step after which the next one is tried; all others end the loop.
         away_s: the seconds before that.
         trouble: whether the last step failed.
         turned_at: when its loop turned last, in :func:`ticks`.
     """
 
-    duty: str = "do its work"
+    action: str = "do its work"
     outlasts: ClassVar[tuple[type[Exception], ...]] = (StoreError,)
     away_s: float = 0.5
 
@@ -127,7 +127,7 @@ class Runnable(threading.Thread):
                 except self.outlasts as error:
                     self.on_trouble(error)
                 else:
-                    self.trouble.over(f"can {self.duty}")
+                    self.trouble.over(f"can {self.action}")
             with best_effort(log, f"thread {self.name} has ended without cleaning up", logging.INFO):
                 self.shut_down()
         except BaseException as error:
@@ -143,7 +143,7 @@ class Runnable(threading.Thread):
 
     def on_trouble(self, error: Exception) -> None:
         """Log that a step has failed, and wait before the next one."""
-        self.trouble.note(f"cannot {self.duty}", error, exc_info=not is_known(error))
+        self.trouble.note(f"cannot {self.action}", error, exc_info=not is_known(error))
         self.sleep(self.away_s)
 
     def shut_down(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emsworker.core.lazy_names import lazy_names
+from emsworker.extending.declaration import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.integrations.celery.scheduler import Scheduler as Scheduler
@@ -16,4 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Scheduler", "in_transaction"]
 
-__getattr__ = lazy_names(__name__, {"Scheduler": "scheduler", "in_transaction": "transaction"})
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "emsworker.integrations.celery.scheduler": "Scheduler",
+        "emsworker.integrations.celery.transaction": "in_transaction",
+    },
+)

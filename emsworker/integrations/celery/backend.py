@@ -21,7 +21,7 @@ from celery.utils.time import get_exponential_backoff_interval
 from kombu.exceptions import EncodeError
 from kombu.utils.encoding import bytes_to_str
 
-from emsworker.core.errors import (
+from emsworker.extending.errors import (
     ConfigError,
     Conflict,
     ConnectionLost,
@@ -31,8 +31,8 @@ from emsworker.core.errors import (
     StoreUnavailable,
     repr_of,
 )
-from emsworker.core.process.address import name_url
-from emsworker.core.url import redact_url
+from emsworker.extending.processes import name_url
+from emsworker.extending.settings import redact_url
 from emsworker.integrations.celery.bodies import Total, unpacked
 from emsworker.integrations.celery.startup import ends_worker, name_broker, starting_worker
 from emsworker.integrations.celery.storage import Storage, lost, storage_of

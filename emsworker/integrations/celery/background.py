@@ -8,13 +8,10 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
-from emsworker.core.counted import counted
-from emsworker.core.errors import REFUSED, EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
-from emsworker.core.model import NewMessage, Topic
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.publish.producer import Producer
+from emsworker.extending.errors import REFUSED, EmsError, PublishTimeout, StoreUnavailable, TopicDeleted
+from emsworker.extending.processes import Runnable, Trouble, forks, ticks
+from emsworker.extending.publishing import Producer
+from emsworker.extending.values import NewMessage, Topic, counted
 
 log = logging.getLogger(__name__)
 

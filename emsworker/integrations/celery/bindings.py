@@ -9,21 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
-from emsworker.broker.mysql import MysqlBroker
-from emsworker.core.model import Topic, TopicKind
-from emsworker.core.priority import levels_of
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
+from emsworker.extending.apps import MysqlBroker
+from emsworker.extending.database import Session, server_facts
+from emsworker.extending.processes import forks, ticks
+from emsworker.extending.stream import SkipPolicy, fitting_body, skipping, topics
+from emsworker.extending.values import Topic, TopicKind, levels_of
 from emsworker.integrations.celery.names import GROUP, HEARTBEAT, bus_topic, queue_topic
 from emsworker.integrations.celery.options import TIMEOUT_S, StreamOptions
 from emsworker.integrations.celery.store import routing
 from emsworker.integrations.celery.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
-from emsworker.store import topics
-from emsworker.store.engine.schema import server_facts
-from emsworker.store.engine.session import Session
-from emsworker.store.groups import skipping
-from emsworker.store.groups.skipping import SkipPolicy
-from emsworker.store.stream.messages import fitting_body
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from emsworker.core.budget import Budget
-from emsworker.core.codec import check_encoding, is_accepted, unpack
-from emsworker.core.errors import DecodeError, EmsError, MessageTooLarge
+from emsworker.extending.errors import DecodeError, EmsError, MessageTooLarge
+from emsworker.extending.values import Budget, check_encoding, is_accepted, unpack
 
 _RAW = "application/data"  # what kombu takes a body without a content type for
 # kombu has several names for one compression, and takes each of them from a message. One that it knows and that is not

@@ -8,6 +8,7 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -18,11 +19,11 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport.base import Message as Delivered
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 
-from emsworker.consume.claiming import ReadGroup
-from emsworker.consume.pull import PullConsumer
-from emsworker.core.errors import EmsError, TopicDeleted
-from emsworker.core.model import Message as StreamMessage
-from emsworker.core.process import forks
+from emsworker.extending.consuming import PullConsumer, ReadGroup
+from emsworker.extending.errors import EmsError, NotInHand, TopicDeleted
+from emsworker.extending.processes import forks
+from emsworker.extending.stream import backlog, topics
+from emsworker.extending.values import Message as StreamMessage
 from emsworker.integrations.celery.failures import Requeued
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
@@ -32,12 +33,11 @@ from emsworker.integrations.celery.messages import Envelope, Published, Stored
 from emsworker.integrations.celery.names import GROUP
 from emsworker.integrations.celery.store.routing import Binding, ExchangeKind, Queue, TargetKind
 from emsworker.integrations.celery.streams import Stream
-from emsworker.store import topics
-from emsworker.store.groups import backlog
 
 log = logging.getLogger(__name__)
 
 _UNLIMITED = 100_000
+_WORKER, _TASKS = "celery.worker.", "celery.worker.consumer.consumer"  # who gets tasks, commands and events of others
 _DELETIONS = 5
 # Work that is claimed beyond the prefetch, the time of about ten commits: at whatever prefetch a claim takes many
 # messages, and no process waits for one. Slow tasks, of which less than one ends in that time, are not claimed ahead.
@@ -75,10 +75,13 @@ class _Consumer:
         return getattr(getattr(self.callback, "__self__", None), "accept", None)
 
     @property
-    def runs_tasks(self) -> bool:
-        """True if it is the one by which a worker of Celery gets its tasks."""
-        on_message = getattr(getattr(self.callback, "__self__", None), "on_message", None)
-        return getattr(on_message, "__module__", None) == "celery.worker.consumer.consumer"
+    def place(self) -> str:
+        """The module of the function that gets its messages, where kombu says it."""
+        kombu_consumer = getattr(self.callback, "__self__", None)
+        called = getattr(kombu_consumer, "on_message", None) or next(
+            iter(getattr(kombu_consumer, "callbacks", ())), None
+        )
+        return str(getattr(getattr(called, "func", called), "__module__", ""))
 
 
 @dataclass
@@ -358,9 +361,8 @@ class QueueChannel(StdChannel):
             self.no_ack_consumers.add(tag)
         local = self._stream.local.get(queue)
         if local is not None:
-            item = Delivery(self, queue, partial(self._deliver_local, local), lambda: None)
-            local.on_message = lambda: self._inbox.put([item])
-            self._inbox.put([item] * len(local.waiting))
+            local.on_message = partial(self._arrive_local, local, 1)
+            self._arrive_local(local, len(local.waiting))
             return tag
         known = self._known(queue)
         self._feeding().add(known)
@@ -394,69 +396,88 @@ class QueueChannel(StdChannel):
         with self._lock:
             if self._pull is None:
                 name = f"celery@{socket.gethostname()}"
-                self._pull = PullConsumer(self._stream.broker, name, prefetch=self._prefetch or _UNLIMITED, asks=False)
-                self._pull.claim_ahead(_AHEAD_S)
-                self._pull.open()
+                pull = PullConsumer(self._stream.broker, name, prefetch=self._prefetch or _UNLIMITED, asks=False)
+                pull.claim_ahead(_AHEAD_S)
+                self._pull = pull.open()  # not before: it may fail, and the next call opens another one
             return self._pull
 
     def _arrive(self, arrivals: list[Arrival]) -> None:
-        self._inbox.put(
-            Delivery(self, one.queue, partial(self._deliver, one), partial(self._release, one.message))
-            for one in arrivals
-        )
+        self._inbox.put(map(self._delivery_of, arrivals))
         for queue in {one.queue for one in arrivals}:
             if self._consumer_of(queue) is None:  # it was cancelled meanwhile
                 self._inbox.withdraw(self, queue)
 
-    def _deliver(self, arrival: Arrival) -> bool:
+    def _delivery_of(self, arrival: Arrival) -> Delivery:
+        return Delivery(self, arrival.queue, lambda: self._prepare(arrival), partial(self._release, arrival.message))
+
+    def _arrive_local(self, queue: LocalQueue, count: int) -> None:
+        self._inbox.put(
+            Delivery(self, queue.name, lambda: self._prepare_local(queue), lambda: None) for _ in range(count)
+        )
+
+    def _prepare(self, arrival: Arrival) -> Callable[[], object] | None:
         consumer = self._consumer_of(arrival.queue)
         if consumer is None or self.closed:
             self._release(arrival.message)
-            return False
-        return self._hand_over(consumer, _Unacked(arrival.message, arrival.envelope), redelivered=arrival.redelivered)
+            return None
+        return self._giving(consumer, _Unacked(arrival.message, arrival.envelope), redelivered=arrival.redelivered)
 
-    def _deliver_local(self, queue: LocalQueue) -> bool:
+    def _prepare_local(self, queue: LocalQueue) -> Callable[[], object] | None:
         consumer = self._consumer_of(queue.name)
         if consumer is None or self.closed or (taken := queue.take()) is None:
-            return False
+            return None
         envelope, redelivered = taken
-        return self._hand_over(consumer, _Unacked(queue, envelope), redelivered=redelivered)
+        unacked = _Unacked(queue, envelope)
+        try:
+            return self._giving(consumer, unacked, redelivered=redelivered)
+        except BaseException:
+            self._put_back(unacked, redelivered=redelivered)
+            raise
 
     def _consumer_of(self, queue: str) -> _Consumer | None:
         return next((one for one in list(self._consumers.values()) if one.queue == queue), None)
 
-    def _hand_over(self, consumer: _Consumer, unacked: _Unacked, *, redelivered: bool) -> bool:
+    def _giving(self, consumer: _Consumer, unacked: _Unacked, *, redelivered: bool) -> Callable[[], object] | None:
         message = self._to_message(unacked, consumer.tag, consumer.accept, redelivered=redelivered)
         if message is None:
-            return False
-        if consumer.no_ack:
-            self.basic_ack(message.delivery_tag)
-        if consumer.runs_tasks:
-            return self._call_worker(message, consumer)
-        consumer.callback(message)
-        return True
+            return None
+        give: Callable[[], object] = partial(consumer.callback, message)
+        if consumer.place.startswith(_WORKER):
+            give = partial(self._call_worker, message, consumer)
+        self._note_given(unacked, message.delivery_tag, no_ack=consumer.no_ack)
+        return give
 
-    def _call_worker(self, message: Delivered, consumer: _Consumer) -> bool:
+    def _note_given(self, unacked: _Unacked, delivery_tag: int, *, no_ack: bool) -> None:
+        """Let the program settle a message, or do so for it; all before may be interrupted and done again."""
+        if not no_ack:
+            self._unacked[delivery_tag] = unacked
+        elif isinstance(unacked.source, StreamMessage):
+            with suppress(NotInHand):  # an interrupted call has done it
+                self._consumer().ack(unacked.source)
+
+    def _call_worker(self, message: Delivered, consumer: _Consumer) -> None:
         """Give a message to a worker of Celery; one by which its main process would end is refused."""
         message.accept = consumer.accept  # as kombu's consumer sets it
         assert self.connection is not None, "it delivers"
         client = self.connection.client
         try:
-            check_call(message)
+            if consumer.place == _TASKS:
+                check_call(message)
             consumer.callback(message)
         except (MemoryError, *client.connection_errors, *client.channel_errors):
             raise
         except Exception as error:
-            if (unacked := self._unacked.pop(message.delivery_tag, None)) is None:
-                raise
-            self._refuse(unacked, error)
-            return False
-        return True
+            unacked = self._unacked.pop(message.delivery_tag, None)
+            if unacked is None:  # an event or a command, of a consumer that acks nothing
+                log.warning("a message of queue %r is passed over: %r", consumer.queue, error)
+            else:
+                self._refuse(unacked, error)
 
     def _refuse(self, unacked: _Unacked, error: Exception) -> None:
         source = unacked.source
         log.warning("%r is refused: %s", source.name if isinstance(source, LocalQueue) else source, error)
-        self._reject(replace(unacked, error=error), requeue=False)
+        with suppress(NotInHand):  # an interrupted call has done it
+            self._reject(replace(unacked, error=error), requeue=False)
 
     def _to_message(
         self, unacked: _Unacked, consumer_tag: str, accept: Collection[str] | None = None, *, redelivered: bool
@@ -471,7 +492,6 @@ class QueueChannel(StdChannel):
             self._refuse(unacked, error)
             return None
         delivery_tag = next(self._delivery_tags)
-        self._unacked[delivery_tag] = unacked
         return unacked.envelope.deliver(body, self, delivery_tag, consumer_tag, redelivered=redelivered)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Delivered | None:
@@ -479,12 +499,21 @@ class QueueChannel(StdChannel):
         self._check_open()
         while (found := self._next(queue)) is not None:
             unacked, redelivered = found
-            message = self._to_message(unacked, "", redelivered=redelivered)
-            if message is not None:
-                if no_ack:
-                    self.basic_ack(message.delivery_tag)
-                return message
+            try:
+                message = self._to_message(unacked, "", redelivered=redelivered)
+                if message is not None:
+                    self._note_given(unacked, message.delivery_tag, no_ack=no_ack)
+                    return message
+            except BaseException:
+                self._put_back(unacked, redelivered=redelivered)
+                raise
         return None
+
+    def _put_back(self, unacked: _Unacked, *, redelivered: bool) -> None:
+        if isinstance(unacked.source, LocalQueue):
+            unacked.source.put_back(unacked.envelope, redelivered=redelivered)
+        else:
+            self._release(unacked.source)
 
     def _next(self, queue: str) -> tuple[_Unacked, bool] | None:
         local = self._stream.local.get(queue)
@@ -501,8 +530,12 @@ class QueueChannel(StdChannel):
         reader = Feeder(pull, self._bindings, lambda: 0, lambda _: None, lambda _: None)
         reader.queues = {queue.topic: queue}
         while (message := pull.get(place)) is not None:
-            if arrivals := reader.sort_out([message]):
-                return arrivals[0]
+            try:
+                if arrivals := reader.sort_out([message]):
+                    return arrivals[0]
+            except BaseException:
+                self._release(message)
+                raise
         return None
 
     def message_to_python(self, message: Delivered) -> Delivered:

@@ -1,6 +1,6 @@
 """Celery on EMS: a transport of kombu, a result backend and a scheduler."""
 
-from emsworker.core.extension import Extension
+from emsworker.extending.declaration import Extension
 
 EXTENSION = Extension(
     "celery",

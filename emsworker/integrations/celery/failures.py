@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from emsworker.core.counted import counted
+from emsworker.extending.values import counted
 
 
 @runtime_checkable

@@ -13,24 +13,16 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from emsworker.broker.mysql import MysqlBroker
-from emsworker.consume.listener import Listener
-from emsworker.consume.poller import Poller
-from emsworker.core.errors import is_known
-from emsworker.core.ids import MAX_KEY_BYTES
-from emsworker.core.model import Message, Topic
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.polling import PollInterval
-from emsworker.core.process.runnable import Runnable
-from emsworker.core.selection.filters import EVERYTHING, Filter
+from emsworker.extending.apps import MysqlBroker
+from emsworker.extending.consuming import Listener, Poller
+from emsworker.extending.errors import is_known
+from emsworker.extending.processes import PollInterval, Runnable, forks, ticks
+from emsworker.extending.stream import broadcast, close_hole_at, find_new
+from emsworker.extending.values import EVERYTHING, MAX_KEY_BYTES, Filter, Message, Topic
 from emsworker.integrations.celery.bindings import matches
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import HEARTBEAT
 from emsworker.integrations.celery.store.routing import ExchangeKind
-from emsworker.store.groups.claims import find_new
-from emsworker.store.stream import broadcast
-from emsworker.store.stream.messages import close_hole_at
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +214,7 @@ class _BusReader(Runnable):
         sweep: called every few seconds.
     """
 
-    duty = "read exchanges"
+    action = "read exchanges"
     outlasts = (Exception,)  # this thread delivers remote control and events
 
     def __init__(

@@ -6,14 +6,11 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from emsworker.consume.pull import PullConsumer
-from emsworker.consume.pulled import PulledRun
-from emsworker.core.errors import EmsError, LeaseLost, StoreUnavailable
-from emsworker.core.model import Message as StreamMessage
-from emsworker.core.partitioner import level_of
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Runnable, Trouble
+from emsworker.extending.consuming import PullConsumer, PulledRun
+from emsworker.extending.errors import EmsError, LeaseLost, StoreUnavailable
+from emsworker.extending.processes import Runnable, Trouble, forks, ticks
+from emsworker.extending.values import Message as StreamMessage
+from emsworker.extending.values import level_of
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Envelope
 from emsworker.integrations.celery.names import GROUP

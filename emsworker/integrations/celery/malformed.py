@@ -13,8 +13,8 @@ from typing import Any
 
 from kombu.transport.base import Message
 
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import DecodeError
+from emsworker.extending.errors import DecodeError
+from emsworker.extending.values import LONGEST_S
 
 _MOST_CHARACTERS = 255  # of an id: results are kept under it
 _MOST_NUMBER = 1 << 63

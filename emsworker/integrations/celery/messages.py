@@ -11,12 +11,21 @@ from amqp.basic_message import Message as AmqpMessage
 from kombu.transport.base import Message
 from kombu.utils import json
 
-from emsworker.core.budget import Budget, count_marks
-from emsworker.core.codec import COMPRESSION, CONTENT_ENCODING, CONTENT_TYPE, encode_headers
-from emsworker.core.errors import DecodeError, InvalidName, MessageTooLarge
-from emsworker.core.ids import MAX_KEY_BYTES, TASK_NAME, new_uid
-from emsworker.core.model import TASK_HEADER, NewMessage
-from emsworker.core.model import Message as StreamMessage
+from emsworker.extending.errors import DecodeError, InvalidName, MessageTooLarge
+from emsworker.extending.values import (
+    COMPRESSION,
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    MAX_KEY_BYTES,
+    TASK_HEADER,
+    TASK_NAME,
+    Budget,
+    NewMessage,
+    count_marks,
+    encode_headers,
+    new_uid,
+)
+from emsworker.extending.values import Message as StreamMessage
 from emsworker.integrations.celery import bodies
 
 _AMQP = "amqp"

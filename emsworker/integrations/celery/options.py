@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from emsworker.core.budget import Budget
-from emsworker.core.config import Settings
-from emsworker.core.errors import Problem
-from emsworker.core.options import (
+from emsworker.extending.errors import Problem
+from emsworker.extending.settings import (
+    Settings,
     choice,
     flag,
     nearest,
@@ -24,6 +23,7 @@ from emsworker.core.options import (
     shown,
     whole,
 )
+from emsworker.extending.values import Budget
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from emsworker.core.process import forks
-from emsworker.core.process.clock import ticks
+from emsworker.extending.processes import Wake, forks, ticks
 
 _POLL_MIN_S, _POLL_MAX_S = 0.003, 0.2
 _SHARE = 0.1  # of the time without news: what waiting longer adds to it at most
@@ -20,11 +19,13 @@ class Waiter:
 
     Attributes:
         values: new values with their keys, to be taken by the thread.
+        woken: set when there may be some, or the thread is to look for them.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, bytes | None] = {}
         self.values: deque[tuple[bytes, bytes]] = deque()
+        self.woken = Wake()
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._known
@@ -72,15 +73,15 @@ class ResultPoller:
 
     def _start_over(self) -> None:
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
-        self._turn = forks.Lock()
-        self._looked = forks.Condition()
-        self._hurried = forks.Event()
+        self._lock = forks.Lock()
+        self._looks: Waiter | None = None  # whose thread looks for all
         self._news_at = 0.0
 
     def hurry(self) -> None:
         """Look at once: somebody begins to wait, or something has come."""
         self._news_at = ticks()
-        self._hurried.set()
+        if (looks := self._looks) is not None:
+            looks.woken.set()
 
     def arrived(self, key: bytes) -> None:
         """Look at once if somebody waits for a result that has been stored."""
@@ -91,26 +92,22 @@ class ResultPoller:
         """Return when a waiter has values, or after ``timeout_s`` seconds."""
         self._waiters.add(waiter)
         ends_at = ticks() + timeout_s
-        while not waiter.values and (left := ends_at - ticks()) > 0:
-            if self._turn.acquire(blocking=False):
-                try:
-                    self._look_until(waiter, ends_at)
-                finally:
-                    self._turn.release()
-                    self._tell()
-            else:
-                with self._looked:
-                    self._looked.wait(min(left, _POLL_MAX_S))  # its end may have been told just before
+        try:
+            while not waiter.values and (left := ends_at - ticks()) > 0:
+                pause_s = self._look() if self._may_look(waiter) else _POLL_MAX_S  # who looks may have ended unnoticed
+                if not waiter.values:
+                    waiter.woken.wait(min(left, pause_s))
+        finally:  # also if an exception from outside ends it, wherever it comes
+            if self._looks is waiter:
+                self._looks = None
+                for other in list(self._waiters):
+                    other.woken.set()
 
-    def _look_until(self, waiter: Waiter, ends_at: float) -> None:
-        """Look for all, until there is something for this one."""
-        while not waiter.values:
-            self._hurried.clear()
-            pause_s = self._look()
-            left = ends_at - ticks()
-            if waiter.values or left <= 0:
-                return
-            self._hurried.wait(min(pause_s, left))
+    def _may_look(self, waiter: Waiter) -> bool:
+        with self._lock:
+            if self._looks is None:
+                self._looks = waiter
+            return self._looks is waiter
 
     def _look(self) -> float:
         """Look once, and return the seconds until the next look."""
@@ -119,14 +116,12 @@ class ResultPoller:
         if not keys:
             return math.inf
         found = self._find(keys)
-        if any([waiter.take(found) for waiter in waiters]):
+        if news := [waiter for waiter in waiters if waiter.take(found)]:
             self._news_at = ticks()
-            self._tell()
+        for waiter in news:
+            if waiter is not self._looks:
+                waiter.woken.set()
         return self._pause_s(ticks() - began)
-
-    def _tell(self) -> None:
-        with self._looked:
-            self._looked.notify_all()
 
     def _pause_s(self, cost_s: float) -> float:
         quiet = (ticks() - self._news_at) * _SHARE

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from emsworker.core.errors import REFUSED, ConnectionLost
+from emsworker.extending.errors import REFUSED, ConnectionLost
 
 
 def in_task() -> bool:

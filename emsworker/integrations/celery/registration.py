@@ -1,7 +1,10 @@
 """Makes kombu find the transport by the URL alone.
 
-kombu has entry points for serializers only. It loads this module for one, and so before it looks up any transport; it
-does so in the middle of its own imports, so nothing but the table of transports is imported here.
+kombu 5.5 to 5.7 has entry points for serializers and matchers only. It loads this module for one when it imports
+``kombu.serialization``, as queues, producers, consumers and Celery do; it does so in the middle of its own imports, so
+nothing but the table of transports is imported here. A program that imports ``Connection`` alone and connects at once
+has to import this module: kombu looks the transport up in a dictionary that nothing else can fill before. A ``.pth``
+file could, at the start of every Python program of the environment, with kombu or without.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rights of Celery programs, and those of the beat on their tables."""
 
-from emsworker.store.engine.rights import read_grid
+from emsworker.extending.declaration import read_grid
 
 # celery: Celery programs, clients and workers alike: what a worker does, and queues that they declare, purge and
 #   delete.

@@ -18,15 +18,15 @@ from celery import beat
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
-from emsworker.core.errors import ConfigError, Problem, StoreUnavailable
-from emsworker.core.process.clock import ticks
-from emsworker.core.url import redact_url
+from emsworker.extending.database import Session
+from emsworker.extending.errors import ConfigError, Problem, StoreUnavailable
+from emsworker.extending.processes import ticks
+from emsworker.extending.settings import redact_url
+from emsworker.extending.stream import clients
 from emsworker.integrations.celery.storage import chain, lost, storage_of
 from emsworker.integrations.celery.store import schedules
 from emsworker.integrations.celery.store.schedules import LastRun
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.cluster import clients
-from emsworker.store.engine.session import Session
 
 log = logging.getLogger(__name__)
 

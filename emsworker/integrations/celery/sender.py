@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from emsworker.broker.mysql import MysqlBroker
-from emsworker.core.errors import MessageTooLarge
-from emsworker.core.model import NewMessage, Topic
-from emsworker.core.process import forks
+from emsworker.extending.apps import MysqlBroker
+from emsworker.extending.errors import MessageTooLarge
+from emsworker.extending.processes import forks
+from emsworker.extending.values import NewMessage, Topic
 from emsworker.integrations.celery.background import Background
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.messages import Stored

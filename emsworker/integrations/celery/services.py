@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emsworker.beat.expiry import pause_s
-from emsworker.beat.services import Service
-from emsworker.core.config import Settings
+from emsworker.extending.database import Session
+from emsworker.extending.declaration import Service, pause_s
+from emsworker.extending.settings import Settings
 from emsworker.integrations.celery.store import chords, results
-from emsworker.store.engine.session import Session
 
 _CHUNK = 1000
 

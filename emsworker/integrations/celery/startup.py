@@ -13,8 +13,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from emsworker.core.errors import AccessDenied, ConfigError, SchemaMissing, TlsError
-from emsworker.core.process.address import name_url
+from emsworker.extending.errors import AccessDenied, ConfigError, SchemaMissing, TlsError
+from emsworker.extending.processes import name_url
 from emsworker.integrations.celery.refusals import in_task
 from emsworker.integrations.celery.url import StreamUrl
 

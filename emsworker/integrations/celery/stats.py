@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from emsworker.core.url import DatabaseUrl, redact_url
+from emsworker.extending.settings import DatabaseUrl, redact_url
 from emsworker.integrations.celery.url import StreamUrl
 
 

@@ -8,16 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from emsworker.core.errors import (
-    REFUSED,
-    Conflict,
-    ConnectionLost,
-    EmsError,
-    MessageTooLarge,
-    StoreError,
-)
-from emsworker.core.process import forks
-from emsworker.core.process.reconnect import until_connected
+from emsworker.extending.database import Database, Session, check_extension, check_version, stream_id, translate
+from emsworker.extending.errors import REFUSED, Conflict, ConnectionLost, EmsError, MessageTooLarge, StoreError
+from emsworker.extending.processes import forks, until_connected
 from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
@@ -27,10 +20,6 @@ from emsworker.integrations.celery.store.results import StoredValue
 from emsworker.integrations.celery.transaction import in_transaction, outside_transaction
 from emsworker.integrations.celery.url import StreamUrl
 from emsworker.integrations.celery.wakeups import WakeUps
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.errors import translate
-from emsworker.store.engine.schema import check_extension, check_version, stream_id
-from emsworker.store.engine.session import Session
 
 T = TypeVar("T")
 

@@ -7,11 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from emsworker.beat.leader import Beat
-from emsworker.broker.mysql import MysqlBroker
-from emsworker.core.model import TopicKind
-from emsworker.core.process import forks
-from emsworker.core.process.reconnect import until_connected
+from emsworker.extending.apps import Beat, MysqlBroker
+from emsworker.extending.database import Database, Session, check_extension, check_version
+from emsworker.extending.processes import forks, until_connected
+from emsworker.extending.values import TopicKind
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.fanout import LocalQueues
@@ -19,9 +18,6 @@ from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.refusals import Refusals, in_task
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import check_extension, check_version
-from emsworker.store.engine.session import Session
 
 _LAST_S = 5.0
 

@@ -14,7 +14,7 @@ from kombu.transport import base
 from kombu.transport.virtual.base import Management
 
 from emsworker import __version__
-from emsworker.core.errors import (
+from emsworker.extending.errors import (
     ConfigError,
     Conflict,
     ConnectionLost,
@@ -27,9 +27,8 @@ from emsworker.core.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from emsworker.core.process.address import name_url
-from emsworker.core.process.clock import ticks
-from emsworker.core.url import DatabaseUrl
+from emsworker.extending.processes import name_url, ticks
+from emsworker.extending.settings import DatabaseUrl
 from emsworker.integrations.celery.channel import QueueChannel
 from emsworker.integrations.celery.inbox import Inbox
 from emsworker.integrations.celery.startup import broker_connected, ends_worker
@@ -90,8 +89,8 @@ class Link:
         until = None if timeout is None else ticks() + timeout
         while True:
             left_s = _SLICE_S if until is None else max(0.0, until - ticks())
-            delivered = [item.deliver() for item in self.inbox.take(min(left_s, _SLICE_S))]
-            if any(delivered):
+            self.inbox.wait(min(left_s, _SLICE_S))
+            if self.inbox.deliver():
                 return
             if until is not None and ticks() >= until:
                 raise TimeoutError("timed out")
@@ -221,12 +220,8 @@ class Transport(base.Transport):
 
     def register_with_event_loop(self, connection: Link, loop: Any) -> None:
         """Have the event loop deliver what arrives."""
-        loop.add_reader(connection.inbox.fileno(), self._on_arrival, connection)
+        loop.add_reader(connection.inbox.fileno(), connection.inbox.deliver)
 
     def unregister_from_event_loop(self, connection: Link, loop: Any) -> None:
         """Have the event loop deliver nothing more."""
         loop.remove_reader(connection.inbox.fileno())
-
-    def _on_arrival(self, connection: Link) -> None:
-        for item in connection.inbox.take(0):
-            item.deliver()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from emsworker.core.url import UNENCODED, DatabaseUrl, check_signs, redact_url
+from emsworker.extending.settings import UNENCODED, DatabaseUrl, check_signs, redact_url
 
 _PREFIX = "ems+"
 _SCHEMES = ("ems", "mysql", "mariadb", "mysql+pymysql")

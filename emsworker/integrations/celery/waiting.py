@@ -13,9 +13,9 @@ from celery.exceptions import TimeoutError
 from celery.result import AsyncResult, GroupResult
 from kombu.exceptions import KombuError
 
-from emsworker.core.counted import counted
-from emsworker.core.errors import EmsError
-from emsworker.core.process.clock import ticks
+from emsworker.extending.errors import EmsError
+from emsworker.extending.processes import ticks
+from emsworker.extending.values import counted
 from emsworker.integrations.celery.bodies import Total
 from emsworker.integrations.celery.poller import Waiter
 

@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from emsworker.core.process import forks
-from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.publish.redis_connection import LeftAlone, RedisConnection, client_of
+from emsworker.extending.processes import Runnable, Trouble, forks
+from emsworker.extending.publishing import LeftAlone, RedisConnection, client_of
 
 log = logging.getLogger(__name__)
 

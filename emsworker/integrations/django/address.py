@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from django.db import connections
 
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem
 
 _FILES = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
 _PARTS = ("NAME", "HOST", "PORT", "USER", "PASSWORD")

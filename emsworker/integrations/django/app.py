@@ -7,15 +7,11 @@ from typing import Any
 
 from django.db import connections
 
-from emsworker.app import Ems
-from emsworker.broker.mysql import MysqlBroker
-from emsworker.broker.port import Broker
-from emsworker.core.errors import SoftTimeLimitExceeded
-from emsworker.core.model import Message, Outcome
-from emsworker.core.process import forks
-from emsworker.core.process.address import name_address
+from emsworker.extending.apps import Broker, Ems, Middleware, MysqlBroker
+from emsworker.extending.errors import SoftTimeLimitExceeded
+from emsworker.extending.processes import forks, name_address
+from emsworker.extending.values import Message, Outcome
 from emsworker.integrations.django.address import database_url, fingerprint
-from emsworker.tasks.middleware import Middleware
 
 
 class ProjectEms(Ems):

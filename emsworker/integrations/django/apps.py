@@ -10,7 +10,7 @@ from django.apps import AppConfig
 from django.core import checks
 from django.db.models.signals import post_migrate
 
-from emsworker.core.errors import EmsError, SchemaMissing
+from emsworker.extending.errors import EmsError, SchemaMissing
 from emsworker.integrations.django.backend import EmsBackend, backends
 
 
@@ -42,8 +42,7 @@ def migrate_stream(backend: EmsBackend) -> list[int]:
     Raises:
         EmsError: the server cannot be reached, or refuses.
     """
-    from emsworker.store.engine.database import Database
-    from emsworker.store.engine.schema import migrate
+    from emsworker.extending.database import Database, migrate
 
     app = backend.app
     app.follow()
@@ -73,8 +72,7 @@ def check_tables(
 
 def _missing_tables(backend: EmsBackend) -> tuple[EmsError, str] | None:
     """Return the error of tables of another version, with the fix; ``None`` if `migrate` is about to apply it."""
-    from emsworker.store.engine.database import Database
-    from emsworker.store.engine.schema import check_version, current_version, latest_version
+    from emsworker.extending.database import Database, check_version, current_version, latest_version
 
     backend.app.follow()
     database = Database(backend.app.settings.url or "", backend.app.settings.connect_timeout_s)

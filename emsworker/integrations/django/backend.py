@@ -15,10 +15,10 @@ from django.db import connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from emsworker.core.errors import ConfigError, EmsError, InvalidName, Problem, text_of
-from emsworker.core.ids import check_name, new_uid, uid_text
-from emsworker.core.model import TASK_HEADER, Message
-from emsworker.core.process import forks
+from emsworker.extending.apps import Middleware, Task
+from emsworker.extending.errors import ConfigError, EmsError, InvalidName, Problem, text_of
+from emsworker.extending.processes import forks
+from emsworker.extending.values import TASK_HEADER, Message, check_name, new_uid, uid_text
 from emsworker.integrations.django.address import database_url
 from emsworker.integrations.django.app import ProjectEms
 from emsworker.integrations.django.declared import finish, options_of, runner, running
@@ -30,8 +30,6 @@ from emsworker.integrations.django.framework import (
     task_enqueued,
 )
 from emsworker.integrations.django.lookup import find_result
-from emsworker.tasks.middleware import Middleware
-from emsworker.tasks.task import Task
 
 _PRIORITIES = 3  # levels of topics that are created on first use: below, at and above Django's default
 _OWN = ("database", "modules", "middleware")

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.apps import BoundTask, HandlerOptions
+from emsworker.extending.errors import ConfigError, Problem
 from emsworker.integrations.django.app import close_old_connections
 from emsworker.integrations.django.framework import (
     TaskContext,
@@ -20,8 +21,6 @@ from emsworker.integrations.django.framework import (
     task_finished,
     task_started,
 )
-from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import BoundTask
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from emsworker.core.extras import hint_if_missing
+from emsworker.extending.declaration import hint_if_missing
 
 if hint := hint_if_missing("django"):
     raise ModuleNotFoundError(f"emsworker.django: {hint}", name="django")

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from emsworker.admin.monitoring import GroupTrace, Monitoring, TraceState
-from emsworker.app import Ems
-from emsworker.core.codec import decode_headers
-from emsworker.core.errors import EmsError, InvalidName, UnknownMessage
-from emsworker.core.ids import parse_uid
-from emsworker.core.model import TASK_HEADER, Outcome
+from emsworker.extending.administration import GroupTrace, Monitoring, TraceState
+from emsworker.extending.apps import Ems
+from emsworker.extending.errors import EmsError, InvalidName, UnknownMessage
+from emsworker.extending.stream import AttemptRow, read_sent, topics
+from emsworker.extending.values import TASK_HEADER, Outcome, decode_headers, parse_uid
 from emsworker.integrations.django.framework import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
-from emsworker.store import topics
-from emsworker.store.inspect.trace import AttemptRow
-from emsworker.store.stream.search import read_sent
 
 _RUNNING = (TraceState.CLAIMED, TraceState.RUNNING)
 _FAILED = (TraceState.DEAD, TraceState.DROPPED, TraceState.SKIPPED)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from emsworker.arrow.folder import TEMPORARY, Folder, is_hidden, is_local, local_folder
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem
 
 
 class HadoopFolder:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Generic, TypeVar
 
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem
 from emsworker.spark.jobs.report import JobReport
 
 C = TypeVar("C", bound="Options")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emsworker.arrow.columns import schema_of
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem
 from emsworker.spark.jobs.page import page
 from emsworker.spark.jobs.report import JobReport, Table, plain, shown
 

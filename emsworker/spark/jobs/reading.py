@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from emsworker.admin import Admin
-from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.arrow import planning
 from emsworker.arrow.columns import parse_columns
 from emsworker.arrow.options import read_options
 from emsworker.arrow.profile import call, closing_session, open_stream
-from emsworker.core.durations import parse_duration
-from emsworker.core.errors import UnknownGroup
-from emsworker.core.options import whole
-from emsworker.core.selection.filters import Filter
+from emsworker.extending.administration import Admin, GroupLag, Monitoring
+from emsworker.extending.errors import UnknownGroup
+from emsworker.extending.settings import whole
+from emsworker.extending.values import Filter, parse_duration
 from emsworker.spark.jobs.job import OfGroups, Options, WrongOption, option
 
 

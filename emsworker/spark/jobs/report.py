@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from emsworker.core.errors import EmsError
+from emsworker.extending.errors import EmsError
 
 MAX_ROWS = 100_000
 """Rows of a table at most."""

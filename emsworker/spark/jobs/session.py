@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from emsworker.core.errors import EmsError
-from emsworker.core.extras import require
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import EmsError
 from emsworker.spark.jobs.job import WrongOption
 
 DEFAULT_MASTER = "local[*,4]"

@@ -65,7 +65,6 @@ def list_actions(session: Session, before: bytes, limit: int) -> list[AuditRow]:
 
 
 def get_action(session: Session, action_id: bytes) -> AuditRow | None:
-    """Return an action, or ``None``."""
     rows = session.rows(_SQL.get_action, {"action_id": action_id})
     return _row(rows[0]) if rows else None
 

@@ -129,7 +129,6 @@ class Packet:
         self._parts += [_SQL.prove_transaction, *self.session.statements_of_return()]
 
     def commit_lent(self) -> None:
-        """Commit the transaction that was lent."""
         self._parts += [_SQL.commit, SET_AUTOCOMMIT]
         self._ends_loan = True
 

@@ -229,7 +229,13 @@ def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> C
     )
 
 
-_TAKE_RETRIES = (_SQL.begin_taking, _SQL.find_due_retry, _SQL.take_due_retries, _SQL.insert_retry_claim)
+_TAKE_RETRIES = (
+    _SQL.begin_taking,
+    _SQL.find_due_retry,
+    _SQL.take_due_retries,
+    _SQL.leave_large_retries,
+    _SQL.insert_retry_claim,
+)
 
 
 def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:

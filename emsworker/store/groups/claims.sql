@@ -77,6 +77,17 @@ WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND `par
 AND isolation = @ems_isolation AND (isolation = 0 OR `offset` = @ems_old)
 LIMIT %(batch)s
 
+-- name: leave_large_retries
+-- Those beyond `batch_bytes` of headers and bodies wait for the next claim; the first always fits.
+UPDATE ems_retry r FORCE INDEX (due) JOIN (
+  SELECT s.`offset`, ROW_NUMBER() OVER (ORDER BY s.`offset`) AS place,
+    SUM(COALESCE(m.total_size, 0)) OVER (ORDER BY s.`offset` ROWS UNBOUNDED PRECEDING) AS bytes
+  FROM ems_retry s FORCE INDEX (due)
+  LEFT JOIN ems_message m FORCE INDEX (PRIMARY) ON m.topic_id = %(topic_id)s AND m.`partition` = s.`partition` AND m.`offset` = s.`offset`
+  WHERE s.group_id = %(group_id)s AND s.claim_id = %(claim_id)s
+) d ON d.`offset` = r.`offset` AND d.place > 1 AND d.bytes > %(batch_bytes)s
+SET r.claim_id = NULL WHERE r.group_id = %(group_id)s AND r.claim_id = %(claim_id)s
+
 -- name: insert_retry_claim
 INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
 SELECT %(group_id)s, r.`partition`, MIN(r.`offset`), %(claim_id)s, MAX(r.`offset`), MIN(r.`offset`) - 1, 'start', 'retry', @ems_isolation, %(client_id)s,

@@ -104,7 +104,6 @@ def find_dead_at(session: Session, group_ids: Sequence[int], place: Place) -> li
 
 
 def count_dead(session: Session, group_id: int) -> int:
-    """Count the dead letters of a group."""
     return int(session.rows(_SQL.count_dead, {"group_id": group_id})[0][0])
 
 

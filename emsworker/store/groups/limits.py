@@ -70,7 +70,6 @@ def release(session: Session, group_id: int, client_id: str) -> None:
 
 
 def get_limit(session: Session, group_id: int) -> Limit:
-    """Return the limits of a group."""
     rows = session.rows(_SQL.get_limit, {"group_id": group_id})
     return Limit(*rows[0]) if rows else Limit()
 

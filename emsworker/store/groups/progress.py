@@ -122,7 +122,6 @@ def add_flush(packet: Packet, progress: Flush) -> None:
 
 
 def _keys_of(claim: Claim, ended: Sequence[int], failures: Sequence[Failure]) -> list[bytes | None]:
-    """The keys of retries that have ended."""
     gone = [failure.offset for failure in failures if failure.retry_in_s is None]
     return [claim.keys.get(offset) for offset in [*ended, *gone]]
 

@@ -82,7 +82,6 @@ def add_deletion(packet: Packet, ids: Sequence[int]) -> None:
 
 
 def add_refusal(packet: Packet, row: int, error: str) -> None:
-    """Append the refusal of a row."""
     packet.add(_SQL.refuse_row, {"id": row, "error": error[:_ERROR_CHARACTERS]})
 
 

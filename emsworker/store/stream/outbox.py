@@ -161,7 +161,7 @@ def find_due(session: Session, *, plain: bool = False) -> Look:
 
 
 @dataclass(frozen=True)
-class Moved:
+class Relayed:
     """Outcome of one move from the outbox: how many messages have left it, and whether more may be due."""
 
     count: int
@@ -184,7 +184,7 @@ class _Waiting(NamedTuple):
         return partition_number(self.level, partition_of(self.uid if self.key is None else self.key, partitions))
 
 
-def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
+def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Relayed:
     """Move at most ``limit`` due messages of a topic into the stream, and at most 16 MiB, in one transaction.
 
     A message that cannot be moved is set aside as a refused row of ``ems_publish``, so that it stops no other one: a
@@ -198,19 +198,19 @@ def relay(session: Session, due: Due, limit: int, late_s: float = 0.0) -> Moved:
     except AssertionBroken:
         if not (refused := _refuse_misplaced(session, due, limit, late_s)):
             raise
-        return Moved(refused, True)
+        return Relayed(refused, True)
     except (StatementRefused, MessageTooLarge) as error:
         if limit > 1:
             return relay(session, due, limit // 2, late_s)
-        return Moved(_refuse_first(session, due, late_s, str(error)), True)
+        return Relayed(_refuse_first(session, due, late_s, str(error)), True)
 
 
-def _move(session: Session, due: Due, limit: int, late_s: float) -> Moved:
+def _move(session: Session, due: Due, limit: int, late_s: float) -> Relayed:
     session.begin()
     waiting = _lock_due(session, due, limit, late_s)
     if not waiting:
         session.rollback()
-        return Moved(0, False)
+        return Relayed(0, False)
     batch = next(in_batches(waiting, lambda one: one.size, _BYTES))
     places: dict[int, list[bytes]] = {}
     for one in batch:
@@ -225,8 +225,8 @@ def _move(session: Session, due: Due, limit: int, late_s: float) -> Moved:
     try:
         packet.send()
     except Duplicate:
-        return Moved(_drop_repeats(session, due.topic_id, uids), False)
-    return Moved(len(batch), len(waiting) == limit or len(batch) < len(waiting))
+        return Relayed(_drop_repeats(session, due.topic_id, uids), False)
+    return Relayed(len(batch), len(waiting) == limit or len(batch) < len(waiting))
 
 
 def _lock_due(session: Session, due: Due, limit: int, late_s: float) -> list[_Waiting]:
@@ -256,7 +256,7 @@ def _refuse_misplaced(session: Session, due: Due, limit: int, late_s: float) -> 
             if (number := one.place(due.partitions)) not in there:
                 wrong.setdefault(number, []).append(one.uid)
         for number, uids in wrong.items():
-            _set_aside(session, due.topic_id, uids, _no_partition(due, number))
+            _refuse_all(session, due.topic_id, uids, _no_partition(due, number))
         return wrong
 
     wrong = session.transaction(work)
@@ -272,7 +272,7 @@ def _no_partition(due: Due, number: int) -> str:
 def _refuse_first(session: Session, due: Due, late_s: float, why: str) -> int:
     def work(session: Session) -> list[bytes]:
         uids = [one.uid for one in _lock_due(session, due, 1, late_s)]
-        _set_aside(session, due.topic_id, uids, why)
+        _refuse_all(session, due.topic_id, uids, why)
         return uids
 
     uids = session.transaction(work)
@@ -282,15 +282,15 @@ def _refuse_first(session: Session, due: Due, late_s: float, why: str) -> int:
 
 def refuse(session: Session, topic_id: int, uid: bytes, why: str) -> None:
     """Set a message of the outbox aside as a refused row of ``ems_publish``."""
-    session.transaction(lambda session: _set_aside(session, topic_id, [uid], why))
+    session.transaction(lambda session: _refuse_all(session, topic_id, [uid], why))
     _log_refused([uid], why)
 
 
-def _set_aside(session: Session, topic_id: int, uids: Sequence[bytes], why: str) -> None:
+def _refuse_all(session: Session, topic_id: int, uids: Sequence[bytes], why: str) -> None:
     for first in range(0, len(uids), _LOOK_UPS):
         some = join(" UNION ALL ", fill_rows(_SQL.moved_uid, {}, {"uid": column(uids[first : first + _LOOK_UPS])}))
         parts: dict[str, Part] = {"uids": some, "topic_id": topic_id, "error": literal(why[:_ERROR_CHARACTERS])}
-        if session.execute(fill(_SQL.set_aside, parts)).affected != len(uids[first : first + _LOOK_UPS]):
+        if session.execute(fill(_SQL.refuse_rows, parts)).affected != len(uids[first : first + _LOOK_UPS]):
             raise AssertionBroken("the topic of a message that is set aside was deleted")
     for text in delete_texts(topic_id, uids):
         session.execute(text)

@@ -55,7 +55,7 @@ SELECT %(uid)s AS uid, %(place)s AS place
 -- name: list_partitions
 SELECT `partition` FROM ems_partition WHERE topic_id = %(topic_id)s
 
--- name: set_aside
+-- name: refuse_rows
 -- As rows of ems_publish that were refused. What is no UTF-8 is kept as the hexadecimal digits of its first 32 KiB, or
 -- not at all; IGNORE, because otherwise the look whether it is would be an error.
 INSERT IGNORE INTO ems_publish (topic, body, `key`, tag, headers, uid, refused_at, error)

@@ -62,14 +62,15 @@ def list_wanted(session: Session, offsets: OffsetRange, wanted: Filter) -> list[
     return [Born(int(offset), utc(born_at)) for offset, born_at in rows]
 
 
-def read_bodies(session: Session, topic_id: int, found: Sequence[Found], body_bytes: int) -> dict[int, bytes]:
+def read_bodies(
+    session: Session, topic_id: int, partition: int, offsets: Sequence[int], body_bytes: int
+) -> dict[int, bytes]:
     """Read the bodies of messages of one partition, by offset; without those cancelled or deleted meanwhile.
 
     Args:
         body_bytes: the most bytes that are read of each.
     """
-    where = {"topic_id": topic_id, "partition": found[0].partition, "offsets": [one.offset for one in found]}
-    where["body_bytes"] = body_bytes
+    where = {"topic_id": topic_id, "partition": partition, "offsets": list(offsets), "body_bytes": body_bytes}
     return dict(session.rows(_SQL.read_bodies, where))
 
 

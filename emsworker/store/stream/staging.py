@@ -57,7 +57,6 @@ class SinkBatch:
 
     @property
     def args(self) -> dict[str, object]:
-        """The batch as parameters."""
         return {"sink": self.sink.encode(), "batch": self.number}
 
 

@@ -4,10 +4,8 @@ import click
 from acme.extension import EXTENSION
 from acme.notes import add, latest
 
-from emsworker.console.options import common_options, duration_option
-from emsworker.console.output import print_done, print_rows
-from emsworker.console.streams import open_stream
-from emsworker.store.engine.schema import check_extension
+from emsworker.extending.console import common_options, duration_option, open_stream, print_done, print_rows
+from emsworker.extending.database import check_extension
 
 
 def _database():

@@ -1,6 +1,6 @@
 """The declaration."""
 
-from emsworker.core.extension import Command, Extension
+from emsworker.extending.declaration import Command, Extension
 
 EXTENSION = Extension(
     "acme",

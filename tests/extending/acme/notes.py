@@ -1,8 +1,7 @@
 """The rows."""
 
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
-from emsworker.store.topics import get_topic
+from emsworker.extending.database import Session, Statements
+from emsworker.extending.stream import get_topic
 
 _SQL = Statements(__name__)
 

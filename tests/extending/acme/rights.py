@@ -1,6 +1,6 @@
 """What each role may do with the notes."""
 
-from emsworker.store.engine.rights import read_grid
+from emsworker.extending.declaration import read_grid
 
 RIGHTS = read_grid(
     """

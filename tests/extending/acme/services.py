@@ -2,7 +2,7 @@
 
 from acme.notes import sweep
 
-from emsworker.beat.expiry import pause_s
+from emsworker.extending.declaration import pause_s
 
 
 def sweep_notes(session, settings):

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge
+from emsworker.extending.database import Session, Statements
+from emsworker.extending.errors import AssertionBroken, Duplicate, MessageTooLarge
 from emsworker.integrations.celery.store.results import StoredValue, add_entries, check_size
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 _LAST_NUMBER = (1 << 63) - 1  # of parts without one

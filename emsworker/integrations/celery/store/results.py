@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from emsworker.core.errors import InvalidName, MessageTooLarge
-from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Sql, Statements
+from emsworker.extending.database import Packet, Session, Sql, Statements
+from emsworker.extending.errors import InvalidName, MessageTooLarge
 
 _SQL = Statements(__name__)
 _KEY_BYTES = 512
@@ -100,7 +99,6 @@ def find(session: Session, keys: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def delete(session: Session, keys: Sequence[bytes]) -> None:
-    """Delete values."""
     for some in _parts(sorted(keys)):
         session.change(_SQL.delete_results, {"keys": some})
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.extending.database import Session, Statements
 
 _SQL = Statements(__name__)
 
@@ -83,7 +82,6 @@ def declare_exchange(session: Session, name: str, kind: ExchangeKind) -> Exchang
 
 
 def get_exchange(session: Session, name: str) -> Exchange | None:
-    """Return the exchange of that name, or ``None``."""
     rows = session.rows(_SQL.get_exchange, {"name": name.encode()})
     return Exchange(name, ExchangeKind(rows[0][1]), rows[0][2]) if rows else None
 
@@ -111,7 +109,6 @@ def declare_queue(session: Session, queue: Queue) -> None:
 
 
 def get_queue(session: Session, name: str) -> Queue | None:
-    """Return the queue of that name, or ``None``."""
     rows = session.rows(_SQL.get_queue, {"name": name.encode()})
     return _queue(rows[0]) if rows else None
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from emsworker.core.times import utc
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements
+from emsworker.extending.database import Session, Statements
+from emsworker.extending.values import utc
 
 _SQL = Statements(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, handle_default_options
 
-from emsworker.core.errors import EmsError
-from emsworker.core.process.address import VARIABLE
+from emsworker.extending.errors import EmsError
+from emsworker.extending.processes import VARIABLE
 from emsworker.integrations.django.backend import EmsBackend, get_backend
 
 

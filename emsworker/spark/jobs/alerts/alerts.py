@@ -12,16 +12,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from emsworker.admin.receivers import deliver
 from emsworker.arrow.profile import open_stream
-from emsworker.core.alarms import (
-    Rule,
-    parse_share,
-)
-from emsworker.core.durations import LONGEST_S, parse_duration
-from emsworker.core.errors import ConfigError, EmsError, Problem
-from emsworker.core.options import whole
-from emsworker.core.process import forks
+from emsworker.extending.administration import deliver
+from emsworker.extending.errors import ConfigError, EmsError, Problem
+from emsworker.extending.processes import forks
+from emsworker.extending.settings import whole
+from emsworker.extending.values import LONGEST_S, Rule, parse_duration, parse_share
 from emsworker.spark.jobs.alerts.group_alarms import RULES
 from emsworker.spark.jobs.job import Job, JobResult, OfGroups, option
 from emsworker.spark.jobs.reading import Reading, ReportScope, needs_spark, read_count, read_span
@@ -146,7 +142,6 @@ class AlertDelivery:
                 self.told(notification["text"])
 
     def close(self) -> None:
-        """Close the connection."""
         self._app.close()
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from emsworker.core.alarms import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
+from emsworker.extending.values import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
 
 RULES = {"consume_timeout": Metric.OLDEST, "lag": Metric.LAG, "error_rate": Metric.ERROR_RATE}
 """The rules that can be asked for: each is an option of its name, with the threshold."""

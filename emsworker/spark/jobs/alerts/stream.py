@@ -21,11 +21,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from emsworker.arrow.profile import call
-from emsworker.core.alarms import Attempts, Metric, Rule
+from emsworker.extending.database import Session, server_now
+from emsworker.extending.stream import alarms as store
+from emsworker.extending.values import Attempts, Metric, Rule
 from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
-from emsworker.store.cluster import alarms as store
-from emsworker.store.engine.schema import server_now
-from emsworker.store.engine.session import Session
 
 NAME = "ems_samples"
 NOTIFICATION = "uid string, event string, at string, body string"
@@ -48,7 +47,6 @@ class SampleSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """Return the columns."""
         return "topic string, `group` string, at string, measured string"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -97,7 +95,6 @@ class SampleReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Samples(tuple(tuple(sample) for sample in end["samples"]))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, str, str, str]]:
-        """Return the samples."""
         assert isinstance(partition, Samples)
         return iter(partition.rows)
 

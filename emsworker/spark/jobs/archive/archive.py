@@ -33,10 +33,11 @@ from emsworker.arrow.manifest import (
 )
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import closing_session, open_stream
-from emsworker.core.counted import counted
-from emsworker.core.ids import new_uid
-from emsworker.core.offsets import OffsetRange
-from emsworker.core.options import whole
+from emsworker.extending.database import Database
+from emsworker.extending.settings import whole
+from emsworker.extending.stream import Kept, Sum, retention, topics
+from emsworker.extending.stream import archive as store
+from emsworker.extending.values import OffsetRange, counted, new_uid
 from emsworker.spark.jobs.archive.copying import copy, cut
 from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
 from emsworker.spark.jobs.archive.reading import (
@@ -49,12 +50,6 @@ from emsworker.spark.jobs.archive.reading import (
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.store import topics
-from emsworker.store.engine.database import Database
-from emsworker.store.stream import archive as store
-from emsworker.store.stream import retention
-from emsworker.store.stream.archive import Sum
-from emsworker.store.stream.retention import Kept
 
 _STEP = 20_000
 _KEYS = 1000

@@ -16,8 +16,7 @@ from emsworker.arrow.manifest import (
     segment_path,
     without_replaced,
 )
-from emsworker.core.counted import counted
-from emsworker.core.offsets import OffsetRange
+from emsworker.extending.values import OffsetRange, counted
 from emsworker.spark.jobs.archive.reading import sums
 
 ERROR, NOTE = "error", "note"

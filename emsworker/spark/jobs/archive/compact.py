@@ -30,19 +30,17 @@ from emsworker.arrow.manifest import (
     without_replaced,
 )
 from emsworker.arrow.profile import closing_session, open_stream
-from emsworker.core.counted import counted
-from emsworker.core.durations import parse_duration
-from emsworker.core.ids import new_uid
-from emsworker.core.options import whole
+from emsworker.extending.database import Database
+from emsworker.extending.settings import whole
+from emsworker.extending.stream import Sum
+from emsworker.extending.stream import archive as store
+from emsworker.extending.values import counted, new_uid, parse_duration
 from emsworker.spark.jobs.archive.copying import FILE_OFFSETS, write_days
 from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
 from emsworker.spark.jobs.archive.reading import ArchiveDiffers, read_files, remove_unfinished, segment_prefix, written
 from emsworker.spark.jobs.folder import open_folder
 from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.store.engine.database import Database
-from emsworker.store.stream import archive as store
-from emsworker.store.stream.archive import Sum
 
 
 def read_keep(text: str) -> float:

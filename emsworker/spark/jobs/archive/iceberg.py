@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from emsworker.arrow.columns import COLUMNS, arrow_schema
 from emsworker.arrow.folder import Folder
 from emsworker.arrow.manifest import Manifest
-from emsworker.core.errors import EmsError
-from emsworker.core.extras import require
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import EmsError
 from emsworker.spark.jobs.job import WrongOption
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from typing import Any
 
 from emsworker.arrow.folder import Folder
 from emsworker.arrow.manifest import File, in_days, quoted, read_all_manifests, read_manifests, segment_path
-from emsworker.core.errors import EmsError
+from emsworker.extending.errors import EmsError
+from emsworker.extending.stream import Sum
 from emsworker.spark.jobs.folder import open_folder
-from emsworker.store.stream.archive import Sum
 
 
 class ArchiveDiffers(EmsError):

@@ -14,17 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from emsworker.arrow.profile import call, closing_session, open_stream
-from emsworker.core.batches import in_batches
-from emsworker.core.counted import counted
-from emsworker.core.model import Group, Order
+from emsworker.extending.database import Session, server_facts
+from emsworker.extending.stream import PutBack, Row, putback, topics
+from emsworker.extending.values import Group, Order, counted, in_batches
 from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.store import topics
-from emsworker.store.engine.schema import server_facts
-from emsworker.store.engine.session import Session
-from emsworker.store.groups import putback
-from emsworker.store.groups.putback import PutBack, Row
 
 _ROWS, _BYTES, _SLACK = 500, 4 << 20, 65536
 

@@ -12,14 +12,12 @@ from functools import partial
 from typing import Any
 
 from emsworker.arrow.profile import call
-from emsworker.core.counted import counted
-from emsworker.core.errors import DecodeError, EmsError
+from emsworker.extending.errors import DecodeError, EmsError
+from emsworker.extending.stream import SinkBatch, staging, topics
+from emsworker.extending.values import counted
 from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.session import prepared
-from emsworker.store import topics
-from emsworker.store.stream import staging
-from emsworker.store.stream.staging import SinkBatch
 
 RESTORED_FROM, RESTORED_ID, RESTORED_BORN = "ems-restored-from", "ems-restored-id", "ems-restored-born"
 
@@ -97,7 +95,7 @@ def _marked(batch: Any, names: list[str]) -> Any:
 
 
 def _headers(raw: bytes, topic: str, partition: int, offset: int, uid: str, born: Any) -> bytes:
-    from emsworker.core.codec import decode_headers, encode_headers
+    from emsworker.extending.values import decode_headers, encode_headers
 
     place = f"{topic}/{partition}/{offset}"
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from emsworker.core.extras import require
+from emsworker.extending.declaration import require
 from emsworker.spark.jobs.reading import ReportScope
 from emsworker.spark.jobs.reports.engine import ReportEngine
 

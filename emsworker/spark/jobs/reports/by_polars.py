@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from emsworker.arrow.columns import arrow_schema, schema_of
 from emsworker.arrow.frames import read_arrow
-from emsworker.core.model import TASK_HEADER
-from emsworker.core.selection.filters import Filter
+from emsworker.extending.apps import CAUSATION
+from emsworker.extending.values import TASK_HEADER, Filter
 from emsworker.spark.jobs.reading import CURSORS, Reading, ReportScope
 from emsworker.spark.jobs.reports.engine import (
     ATTEMPTS,
@@ -34,7 +34,6 @@ from emsworker.spark.jobs.reports.engine import (
     latency_columns,
 )
 from emsworker.spark.jobs.reports.outcomes import ATTEMPT_COLUMNS, CLAIM_COLUMNS, FAILURES, ONE
-from emsworker.tasks.correlation import CAUSATION
 
 _PLACE = ("topic", "partition", "offset")
 _DEAD_COLUMNS = "group topic partition offset attempts reason error deadAt"

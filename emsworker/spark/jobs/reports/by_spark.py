@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from emsworker.core.model import TASK_HEADER
+from emsworker.extending.apps import CAUSATION
+from emsworker.extending.values import TASK_HEADER
 from emsworker.spark.jobs.reading import ReportScope
 from emsworker.spark.jobs.report import MAX_ROWS
 from emsworker.spark.jobs.reports.engine import (
@@ -32,7 +33,6 @@ from emsworker.spark.jobs.reports.outcomes import (
     read_outcomes,
     read_stories,
 )
-from emsworker.tasks.correlation import CAUSATION
 
 _ACCURACY = 100_000  # percentiles are exact to 1/100,000 of the rows
 _PLACE = ("topic", "partition", "offset")

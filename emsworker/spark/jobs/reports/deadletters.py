@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emsworker.core.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.reading import Reading, ReportScope, needs_spark, read_count
 from emsworker.spark.jobs.report import Chart, JobReport, Table

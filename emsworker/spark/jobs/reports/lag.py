@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from emsworker.admin.monitoring import GroupLag
 from emsworker.arrow.columns import parse_columns
+from emsworker.extending.administration import GroupLag
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.reading import Reading, ReportScope, count_messages, needs_spark, read_span
 from emsworker.spark.jobs.report import Chart, JobReport, Table

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from emsworker.core.selection.filters import Filter
+from emsworker.extending.values import Filter
 from emsworker.spark.jobs.reading import CURSORS, Reading, ReportScope
 from emsworker.spark.jobs.session import prepared
 

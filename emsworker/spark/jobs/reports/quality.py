@@ -10,9 +10,10 @@ from typing import Any
 from emsworker.arrow.manifest import File, read_manifests
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import closing_session, open_stream
-from emsworker.core.counted import counted, plural
-from emsworker.core.model import Group, Topic
-from emsworker.core.offsets import OffsetRange
+from emsworker.extending.database import Database, server_now
+from emsworker.extending.stream import quality as store
+from emsworker.extending.stream import scan, topics
+from emsworker.extending.values import Group, OffsetRange, Topic, counted, plural
 from emsworker.spark.jobs.archive.auditing import ERROR, NOTE, AuditFinding, Trimmed, audit
 from emsworker.spark.jobs.archive.copying import cut, frame_of
 from emsworker.spark.jobs.archive.reading import read_files
@@ -21,11 +22,6 @@ from emsworker.spark.jobs.job import Job, JobResult, OfTopics, WrongOption, opti
 from emsworker.spark.jobs.reading import read_span
 from emsworker.spark.jobs.report import JobReport, Table
 from emsworker.spark.jobs.session import prepared
-from emsworker.store import topics
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import server_now
-from emsworker.store.inspect import quality as store
-from emsworker.store.stream import scan
 
 _SAMPLES = 1000
 _SLACK_S, _PATIENCE_S = 5, 120.0

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from emsworker.admin.monitoring import Monitoring
 from emsworker.arrow.profile import closing_session, open_stream
-from emsworker.core.errors import InvalidName, UnknownMessage
-from emsworker.core.ids import parse_uid, uid_text
+from emsworker.extending.administration import Monitoring
+from emsworker.extending.apps import CORRELATION
+from emsworker.extending.errors import InvalidName, UnknownMessage
+from emsworker.extending.values import parse_uid, uid_text
 from emsworker.spark.jobs.job import Job, JobResult, option
 from emsworker.spark.jobs.reading import Reading, ReportScope, count_messages, needs_spark
 from emsworker.spark.jobs.report import JobReport, Table
 from emsworker.spark.jobs.reports import open_engine
 from emsworker.spark.jobs.reports.engine import ATTEMPTS, STORY, Story
-from emsworker.tasks.correlation import CORRELATION
 
 _SHOWN = {"depth": "int"} | STORY
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from emsworker.core.errors import EmsError
+from emsworker.extending.errors import EmsError
 from emsworker.integrations.django.apps import django_text, migrate_stream
 from emsworker.integrations.django.backend import get_backend
 

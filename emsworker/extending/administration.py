@@ -1,0 +1,71 @@
+"""What administrators do and look at: topics, groups, messages, dead letters, alarms, audit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.admin import Admin as Admin
+    from emsworker.admin import Selection as Selection
+    from emsworker.admin import SkipPolicy as SkipPolicy
+    from emsworker.admin import StoredMessage as StoredMessage
+    from emsworker.admin import parse_place as parse_place
+    from emsworker.admin.alarms import Watched as Watched
+    from emsworker.admin.audit import CANCEL as CANCEL
+    from emsworker.admin.audit import Audit as Audit
+    from emsworker.admin.audit import cancel_target as cancel_target
+    from emsworker.admin.audit import count_cancelled as count_cancelled
+    from emsworker.admin.audit import count_changed as count_changed
+    from emsworker.admin.check import Severity as Severity
+    from emsworker.admin.check import check as check
+    from emsworker.admin.dead import DeadFilter as DeadFilter
+    from emsworker.admin.group_states import GroupState as GroupState
+    from emsworker.admin.group_states import GroupStatus as GroupStatus
+    from emsworker.admin.lists import MessageOutline as MessageOutline
+    from emsworker.admin.message_states import list_states as list_states
+    from emsworker.admin.messages import BEGINNING_BYTES as BEGINNING_BYTES
+    from emsworker.admin.monitoring import ClientView as ClientView
+    from emsworker.admin.monitoring import GroupLag as GroupLag
+    from emsworker.admin.monitoring import GroupTrace as GroupTrace
+    from emsworker.admin.monitoring import Monitoring as Monitoring
+    from emsworker.admin.monitoring import TopicSize as TopicSize
+    from emsworker.admin.monitoring import Trace as Trace
+    from emsworker.admin.monitoring import TraceState as TraceState
+    from emsworker.admin.operators import check_operator as check_operator
+    from emsworker.admin.paging import encode_token as encode_token
+    from emsworker.admin.readers import HoldView as HoldView
+    from emsworker.admin.receivers import deliver as deliver
+    from emsworker.admin.servers import Servers as Servers
+    from emsworker.admin.servers import ServerView as ServerView
+    from emsworker.admin.servers import look as look
+    from emsworker.admin.standing import GroupStanding as GroupStanding
+    from emsworker.admin.standing import Standings as Standings
+    from emsworker.admin.standing import TopicStanding as TopicStanding
+    from emsworker.observe.http import OUT_OF_RESOURCES as OUT_OF_RESOURCES
+    from emsworker.observe.logs import configure_logging as configure_logging
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "emsworker.admin": "Admin Selection SkipPolicy StoredMessage parse_place",
+        "emsworker.admin.alarms": "Watched",
+        "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
+        "emsworker.admin.check": "Severity check",
+        "emsworker.admin.dead": "DeadFilter",
+        "emsworker.admin.group_states": "GroupState GroupStatus",
+        "emsworker.admin.lists": "MessageOutline",
+        "emsworker.admin.message_states": "list_states",
+        "emsworker.admin.messages": "BEGINNING_BYTES",
+        "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
+        "emsworker.admin.operators": "check_operator",
+        "emsworker.admin.paging": "encode_token",
+        "emsworker.admin.readers": "HoldView",
+        "emsworker.admin.receivers": "deliver",
+        "emsworker.admin.servers": "ServerView Servers look",
+        "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
+        "emsworker.observe.http": "OUT_OF_RESOURCES",
+        "emsworker.observe.logs": "configure_logging",
+    },
+)

@@ -1,0 +1,34 @@
+"""Applications: the app itself, its broker, tasks, middleware, and the beat beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.app import Ems as Ems
+    from emsworker.beat.leader import Beat as Beat
+    from emsworker.broker.mysql import MysqlBroker as MysqlBroker
+    from emsworker.broker.port import Broker as Broker
+    from emsworker.tasks.correlation import CAUSATION as CAUSATION
+    from emsworker.tasks.correlation import CORRELATION as CORRELATION
+    from emsworker.tasks.middleware import Middleware as Middleware
+    from emsworker.tasks.middleware import RunBracket as RunBracket
+    from emsworker.tasks.options import HandlerOptions as HandlerOptions
+    from emsworker.tasks.task import BoundTask as BoundTask
+    from emsworker.tasks.task import Task as Task
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "emsworker.app": "Ems",
+        "emsworker.beat.leader": "Beat",
+        "emsworker.broker.mysql": "MysqlBroker",
+        "emsworker.broker.port": "Broker",
+        "emsworker.tasks.correlation": "CAUSATION CORRELATION",
+        "emsworker.tasks.middleware": "Middleware RunBracket",
+        "emsworker.tasks.options": "HandlerOptions",
+        "emsworker.tasks.task": "BoundTask Task",
+    },
+)

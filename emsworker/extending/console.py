@@ -1,0 +1,38 @@
+"""The parts of commands: options, the stream that they work on, output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.console.context_keys import TRACEBACK as TRACEBACK
+    from emsworker.console.context_keys import URL as URL
+    from emsworker.console.dialogue import confirm as confirm
+    from emsworker.console.failures import WrongUsage as WrongUsage
+    from emsworker.console.options import common_options as common_options
+    from emsworker.console.options import duration_option as duration_option
+    from emsworker.console.options import json_option as json_option
+    from emsworker.console.options import stream_options as stream_options
+    from emsworker.console.options import wide_option as wide_option
+    from emsworker.console.options import yes_option as yes_option
+    from emsworker.console.output import draws_tables as draws_tables
+    from emsworker.console.output import print_done as print_done
+    from emsworker.console.output import print_json as print_json
+    from emsworker.console.output import print_rows as print_rows
+    from emsworker.console.streams import open_single as open_single
+    from emsworker.console.streams import open_stream as open_stream
+    from emsworker.console.streams import open_wanted as open_wanted
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "emsworker.console.context_keys": "TRACEBACK URL",
+        "emsworker.console.dialogue": "confirm",
+        "emsworker.console.failures": "WrongUsage",
+        "emsworker.console.options": "common_options duration_option json_option stream_options wide_option yes_option",
+        "emsworker.console.output": "draws_tables print_done print_json print_rows",
+        "emsworker.console.streams": "open_single open_stream open_wanted",
+    },
+)

@@ -1,0 +1,25 @@
+"""The way out: the consumer, and what it claims and polls with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.consume.claiming import ReadGroup as ReadGroup
+    from emsworker.consume.listener import Listener as Listener
+    from emsworker.consume.poller import Poller as Poller
+    from emsworker.consume.pull import PullConsumer as PullConsumer
+    from emsworker.consume.pulled import PulledRun as PulledRun
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "emsworker.consume.claiming": "ReadGroup",
+        "emsworker.consume.listener": "Listener",
+        "emsworker.consume.poller": "Poller",
+        "emsworker.consume.pull": "PullConsumer",
+        "emsworker.consume.pulled": "PulledRun",
+    },
+)

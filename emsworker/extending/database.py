@@ -1,0 +1,39 @@
+"""Connections to the database, statements, and checks of its tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emsworker.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from emsworker.store.engine.database import Database as Database
+    from emsworker.store.engine.errors import translate as translate
+    from emsworker.store.engine.replica import Lag as Lag
+    from emsworker.store.engine.replica import ReplicaDatabase as ReplicaDatabase
+    from emsworker.store.engine.replica import replica_lag as replica_lag
+    from emsworker.store.engine.schema import check_extension as check_extension
+    from emsworker.store.engine.schema import check_version as check_version
+    from emsworker.store.engine.schema import current_version as current_version
+    from emsworker.store.engine.schema import latest_version as latest_version
+    from emsworker.store.engine.schema import migrate as migrate
+    from emsworker.store.engine.schema import server_facts as server_facts
+    from emsworker.store.engine.schema import server_now as server_now
+    from emsworker.store.engine.schema import stream_id as stream_id
+    from emsworker.store.engine.session import Packet as Packet
+    from emsworker.store.engine.session import Session as Session
+    from emsworker.store.engine.sql import Sql as Sql
+    from emsworker.store.engine.sql import Statements as Statements
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "emsworker.store.engine.database": "Database",
+        "emsworker.store.engine.errors": "translate",
+        "emsworker.store.engine.replica": "Lag ReplicaDatabase replica_lag",
+        "emsworker.store.engine.schema": "check_extension check_version current_version latest_version migrate "
+        "server_facts server_now stream_id",
+        "emsworker.store.engine.session": "Packet Session",
+        "emsworker.store.engine.sql": "Sql Statements",
+    },
+)
