@@ -26,8 +26,7 @@ OWN = kombu.Queue("own", EVENTS, durable=False, auto_delete=True, expires=600)
 
 
 @pytest.mark.timeout(300)  # without its cure a lock stays taken
-@pytest.mark.parametrize("no_ack", [False, True], ids=["ack", "no_ack"])
-@pytest.mark.parametrize("queue", [WORK, OWN], ids=["stream", "local"])
+@pytest.mark.parametrize(("queue", "no_ack"), [(WORK, False), (OWN, True)], ids=["stream", "local"])
 def test_an_interrupted_drain_keeps_no_message(
     program: Callable[..., Program], queue: kombu.Queue, no_ack: bool
 ) -> None:
@@ -43,7 +42,7 @@ def test_an_interrupted_drain_keeps_no_message(
             sent += 1
         with Cut(number, FILES) as cut, suppress(Timeout):
             reader.deliver(10)
-        got = reader.until(sent)
+        got = reader.got if len(reader.got) >= sent else reader.until(sent)
         assert sorted(one.decode() for one in got[-EACH:]) == list(range(sent - EACH, sent)), number
         assert len(got) == sent and not any(one.delivery_info["redelivered"] for one in got), number
         if not no_ack:

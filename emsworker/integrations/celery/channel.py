@@ -538,10 +538,6 @@ class QueueChannel(StdChannel):
                 raise
         return None
 
-    def message_to_python(self, message: Delivered) -> Delivered:
-        """Return a message as it is."""
-        return message
-
     # -- settling ------------------------------------------------------------------------------------------------------
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
