@@ -139,7 +139,7 @@ def test_wrong_choices_of_an_engine_are_refused(stream: Stream, arguments: list[
 def test_a_large_report_goes_on_without_spark_and_says_so(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
-    from emsworker.cli import pipeline
+    from emsworker.spark import commands as pipeline
     from emsworker.core import extras
 
     fill(stream, 200)

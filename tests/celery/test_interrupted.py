@@ -11,13 +11,14 @@ import pytest
 from emsworker.consume.pull import PullConsumer
 from emsworker.core.errors import StoreUnavailable
 from emsworker.core.process import forks, wake
-from emsworker.integrations.celery import channel, inbox, messages, poller, transport
+from emsworker.integrations.celery import channel, feeder, inbox, messages, poller, transport
 from emsworker.integrations.celery.poller import ResultPoller, Waiter
 from tests.celery.kombu_program import Program
 from tests.support.interruptions import Cut, Timeout
 from tests.support.waiting import until
 
 FILES = tuple(str(one.__file__) for one in (channel, forks, inbox, messages, threading, transport, wake))
+SORTING = tuple(str(one.__file__) for one in (channel, feeder, messages))
 MOST_CALLS = 1000
 EACH = 3
 WORK = kombu.Queue("work")
@@ -93,7 +94,7 @@ def test_an_interrupted_get_keeps_no_message(program: Callable[..., Program]) ->
     for number in range(MOST_CALLS):
         sender.send(number, WORK)
         message = None
-        with Cut(number, (str(channel.__file__),)) as cut, suppress(Timeout):
+        with Cut(number, SORTING) as cut, suppress(Timeout):
             message = reader.channel.basic_get("work")
         message = message or until(lambda: reader.channel.basic_get("work"), 30, f"message {number}")
         assert message.decode() == number
