@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from emsworker.extending.administration import OUT_OF_RESOURCES
 from emsworker.extending.errors import ConfigError, Problem
 
 _log = logging.getLogger(__name__)
+_SILENT_S = 1.0  # before a connection without a request makes room for others
 _REQUEST_S = 10.0  # for a request to arrive, its form included
 _ANSWER_S = 30.0  # for a client to take some of its answer
 _RESERVE = 24  # descriptors for database connections and files, so that admitted connections get their pages
@@ -94,11 +96,26 @@ class _Connection(H11Protocol):
 
     @classmethod
     def close_one(cls) -> bool:
-        """Close the connection that has waited longest for its client; false if none waits."""
-        longest = next(iter(cls.waiting), None)
+        """Close the connection that has waited longest for a silent client; false if there is none.
+
+        One is silent after a second, if nothing of it has come that is not read yet: on a busy machine a request may be
+        on its way for as long.
+        """
+        silent = (
+            one for one, timer in cls.waiting.items() if one._waited_s(timer) >= _SILENT_S and not one._has_more()
+        )
+        longest = next(silent, None)
         if longest is not None:
             longest._give_up()
         return longest is not None
+
+    def _waited_s(self, timer: asyncio.TimerHandle) -> float:
+        return self.loop.time() - (timer.when() - _REQUEST_S)
+
+    def _has_more(self) -> bool:
+        look = select.poll()
+        look.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(look.poll(0))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
