@@ -56,7 +56,7 @@ def test_the_dashboard_closes_silent_connections_while_descriptors_are_short(ems
         assert get(admitted, style)[0] == 200
         assert web.stop() == 0
         log = web.err.read_text()
-    assert "Traceback" not in log and log.count(_PAUSED) <= 1, log  # before any is known to be silent
+    assert "Traceback" not in log and log.count(_PAUSED) <= 5, log  # before those accepted are known to be silent
 
 
 def test_the_dashboard_pauses_while_answers_have_all_descriptors(ems: Ems, stream: Stream, many: ExitStack) -> None:
