@@ -31,7 +31,7 @@ class BatchBroken(Exception):
 
 
 class Caller(Protocol):
-    """What a claim's messages are run by; its calls are opaque pairs of a handler and messages that run together."""
+    """The executor of a claim's messages; its calls are opaque pairs of a handler and messages that run together."""
 
     channel: Channel
     may_go_on: Callable[[], bool]
