@@ -48,10 +48,11 @@ def measure(roots: Sequence[Path], folder: Path) -> list[dict[str, int]]:
 def _build(root: Path, folder: Path) -> Path:
     """Build a wheel of the files that git tracks, which leaves the checkout as it is."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        path = folder / "source" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / name, path)
+    for name in listed.split("\0"):
+        if (root / name).is_file():  # in the working tree, too
+            path = folder / "source" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, path)
     return packages.build("wheel", folder / "source", folder / "wheel")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from emsworker.broker.memory.group import KeptGroup, KeptClaim, KeptRetry
+from emsworker.broker.memory.group import KeptClaim, KeptGroup, KeptRetry
 from emsworker.broker.memory.log import KeptMessage, MessageLog
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id

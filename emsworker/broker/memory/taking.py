@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from emsworker.broker.memory.group import KeptGroup, KeptClaim, Place, KeptRetry
+from emsworker.broker.memory.group import KeptClaim, KeptGroup, KeptRetry, Place
 from emsworker.broker.memory.log import MessageLog
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Order
