@@ -20,8 +20,6 @@ from emsworker.console.failures import CommandFailure, EachServer, WrongUsage
 from emsworker.console.options import stream_options
 from emsworker.core.extension import Command, extensions, load
 
-from .fan_out import for_each
-
 # Name -> module and short help. Modules are imported when their command is run, so that `ems --help` is quick.
 _OWN = {
     "worker": ("worker", "Run a worker: processes that run an app's tasks and subscriptions."),
@@ -104,6 +102,8 @@ class LazyGroup(click.Group):
             try:
                 return run()
             except EachServer as each:
+                from .fan_out import for_each  # with what prints tables; `ems --help` and most commands need neither
+
                 return for_each(ctx, each.names, run)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise

@@ -1,18 +1,37 @@
-"""Figures of how the library reads, counted in any checkout: ``python -m verification.figures [FOLDER]``.
+"""Figures of how the library reads, counted in any checkout: ``python -m verification.figures [FOLDER ...]``.
 
-Run it in two checkouts to compare them. Nothing is imported from what is counted.
+Several checkouts, also older ones, are columns of one table. With ``--wheel`` their wheels are built, weighed, and
+started. Nothing is imported from what is counted.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from verification import startup
+
 _RIDDLES = ("What", "How", "Whether")
 _RELATIVE = ("The same", "See", "Of", "As")
+# Folders of what uses the queue and is not the queue; the others, with the commands, are the core.
+_NEIGHBOURS = {
+    "emsworker.arrow": "arrow",
+    "emsworker.chaos": "chaos",
+    "emsworker.django": "django",
+    "emsworker.integrations.celery": "celery",
+    "emsworker.integrations.django": "django",
+    "emsworker.integrations": "frameworks",
+    "emsworker.local": "local",
+    "emsworker.spark": "spark",
+    "emsworker.web": "web",
+    "pyspark_ems": "spark",
+}
+_AT_THE_STORE = ("store", "publish", "broker", "admin", "extending")  # the rooms that may import the store freely
 
 
 class Library:
@@ -90,8 +109,38 @@ def cycles(imports: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def _opening(line: str) -> str:
-    return next((word for word in (*_RIDDLES, *_RELATIVE) if line.startswith(f"{word} ")), "")
+def _neighbour(module: str) -> str:
+    """Return the neighbour that a module belongs to, empty for the core."""
+    return next((name for home, name in _NEIGHBOURS.items() if f"{module}.".startswith(f"{home}.")), "")
+
+
+def _goes_past_the_broker(importer: str, target: str) -> bool:
+    room = importer.removeprefix("emsworker.").partition(".")[0]
+    return f"{target}.".startswith("emsworker.store.") and room not in _AT_THE_STORE and not _neighbour(importer)
+
+
+def proportions(library: Library) -> dict[str, int]:
+    """Count the core and each of its neighbours, and the imports between them.
+
+    Returns:
+        name of the figure -> its number.
+    """
+    modules = Counter(map(_neighbour, library.trees))
+    lines: Counter[str] = Counter()
+    for name, text in library.texts.items():
+        lines[_neighbour(name)] += len(text.splitlines())
+    pairs = [(importer, target) for importer, targets in library.imports().items() for target in targets]
+    used: dict[str, set[str]] = defaultdict(set)
+    for importer, target in pairs:
+        if not _neighbour(target):
+            used[_neighbour(importer)].add(target)
+    found = {"core: modules": modules[""], "core: lines": lines[""]}
+    found["core: imports past the broker"] = sum(_goes_past_the_broker(*pair) for pair in pairs)
+    found["core: imports of a neighbour"] = sum(not _neighbour(one) and bool(_neighbour(other)) for one, other in pairs)
+    for name in sorted(set(_NEIGHBOURS.values())):
+        found[f"{name}: modules"], found[f"{name}: lines"] = modules[name], lines[name]
+        found[f"{name}: modules of the core that it uses"] = len(used[name])
+    return found
 
 
 def figures(root: Path) -> dict[str, int]:
@@ -129,6 +178,7 @@ def figures(root: Path) -> dict[str, int]:
         "docstrings that open with The same, See, Of or As": sum(openings[word] for word in _RELATIVE),
         "cycles of modules": len(rings),
         "modules in the largest cycle": max(map(len, rings), default=0),
+        **proportions(library),
     }
 
 
@@ -136,14 +186,28 @@ _NEVER = ("class names used twice", "docstrings that open with What, How or Whet
 
 
 def main() -> None:
-    """Print the figures of a checkout, one a line; fail if one that must be 0 is not."""
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
-    found = figures(root)
-    for name, number in found.items():
-        print(f"{number:8,}  {name}")
-    if wrong := [name for name in _NEVER if found[name]]:
-        rings = [" <-> ".join(ring) for ring in cycles(Library(root).imports())]
+    """Print the figures of checkouts as a table; fail if one of the last checkout that must be 0 is not."""
+    parser = argparse.ArgumentParser(description="Figures of how the library reads.")
+    parser.add_argument("folders", nargs="*", type=Path, default=[Path()], help="checkouts; by default this one")
+    parser.add_argument("--wheel", action="store_true", help="build wheels, and time what they install")
+    given = parser.parse_args()
+    roots = [folder.resolve() for folder in given.folders]
+    columns = [figures(root) for root in roots]
+    if given.wheel:
+        with tempfile.TemporaryDirectory() as folder:
+            for column, more in zip(columns, startup.measure(roots, Path(folder)), strict=True):
+                column.update(more)
+    _print_table([str(folder) for folder in given.folders], columns)
+    if wrong := [name for name in _NEVER if columns[-1][name]]:
+        rings = [" <-> ".join(ring) for ring in cycles(Library(roots[-1]).imports())]
         sys.exit(f"these must be 0: {', '.join(wrong + rings)}")
+
+
+def _print_table(heads: list[str], columns: list[dict[str, int]]) -> None:
+    print("| figure |", " | ".join(heads), "|")
+    print("| --- |" + " ---: |" * len(heads))
+    for name in columns[-1]:
+        print(f"| {name} |", " | ".join(f"{column[name]:,}" for column in columns), "|")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a command says beside its output, and what it asks."""
+"""Notes of a command beside its output, and its questions."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class BatchBroken(Exception):
 
 
 class Caller(Protocol):
-    """What a claim's messages are run by; its calls are opaque pairs of a handler and messages that run together."""
+    """The executor of a claim's messages; its calls are opaque pairs of a handler and messages that run together."""
 
     channel: Channel
     may_go_on: Callable[[], bool]
@@ -89,11 +89,6 @@ class ClaimRun(HeldClaim):
         self.attempts = attempts or GroupAttempts()
         self.began_at = ticks()
         self.named = False
-
-    @property
-    def lost(self) -> bool:
-        """True if it belongs to another client, or is finished: nothing more may be written."""
-        return self.progress.closed
 
     # -- the side of the thread that runs it ---------------------------------------------------------------------------
 
@@ -198,7 +193,7 @@ class ClaimRun(HeldClaim):
             RunEnded: the message is run elsewhere by now.
         """
         with self.lock:
-            if self.lost or watch.abandoned:
+            if self.closed or watch.abandoned:
                 raise RunEnded("the message is run elsewhere by now")
             self.progress.reports.add(report)
 
@@ -245,7 +240,7 @@ class ClaimRun(HeldClaim):
         if in_doubt is not None:
             self._send(channel, in_doubt)
         with self.lock:
-            write = None if self.lost else begin()
+            write = None if self.closed else begin()
         if write is not None:
             self._send(channel, write)
 
@@ -261,7 +256,7 @@ class ClaimRun(HeldClaim):
         """Note that a write was committed."""
         with self.lock:
             self.progress.confirm(write, ticks())
-            self.watch.abandoned |= self.lost
+            self.watch.abandoned |= self.closed
 
     def lose(self) -> None:
         """Note that nothing more is to be written: it has another owner, or its end is on its way."""
@@ -286,7 +281,7 @@ class ClaimRun(HeldClaim):
 
     def _end(self, *, finished: bool) -> Flush | None:
         with self.lock:
-            if self.lost:
+            if self.closed:
                 return None
             self.watch.running = self.progress.named = None
             flush = self.progress.flush(self.needed_s, finished=finished)

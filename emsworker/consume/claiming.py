@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from emsworker.broker.channel import Channel
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.consume.claim_progress import ClaimWrite
+from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.claimer import Claimer
-from emsworker.consume.hints import Hint
+from emsworker.consume.flusher import HeldClaims
+from emsworker.consume.hints import Hint, hints_of
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import PulledClaim
-from emsworker.core.errors import Conflict, FenceLost, StoreError
+from emsworker.consume.pulled import PulledClaim, PulledRun
+from emsworker.core.errors import Conflict, FenceLost, StoreError, TimeLimitExceeded
 from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
-from emsworker.core.work import AvailableWork, Claimant
+from emsworker.core.work import Claimant
 from emsworker.store import Session
 from emsworker.store.cluster import clients
 from emsworker.store.groups import recalling
@@ -36,6 +37,9 @@ _MOST_ENDS = 32  # of claims, in one packet
 # takes several messages, and carries the ends of several claims.
 _REST = 3
 _MOST_AHEAD = 4  # times the prefetch: a worker whose tasks slow down has taken no more than that from others
+# After that long without a claim nothing is about to carry the ends of what is settled, and the next claim is faster
+# without them.
+_QUIET_S = 0.003
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ class Claiming:
             self._begin(in_hand)
             self.places.setdefault(place.group.id, place)
             work = find_work(self._session, [place.group.id]).work.get(place.group.id)
-            for hint in _hints_of(place.group.id, work) if work is not None and self._lease.good else ():
+            for hint in hints_of(place.group.id, work) if work is not None and self._lease.good else ():
                 pulled = self._follow(hint, 1, in_hand)
                 if pulled is not None:
                     self._keep(pulled, in_hand)
@@ -360,8 +364,46 @@ class Claiming:
             return True
 
 
-def _hints_of(group_id: int, work: AvailableWork) -> list[Hint]:
-    """Return the places where a group has work, the highest level first."""
-    hints = [Hint(group_id, "waiting", work.highest_waiting)] if work.waiting else []
-    hints += [Hint(group_id, "retries")] if work.retries else []
-    return hints + [Hint(group_id, "stream", partition) for partition in sorted(work.partitions, reverse=True)]
+class ConsumerClaims(HeldClaims[PulledClaim]):
+    """The claims that a consumer has in hand, as its flusher sees them.
+
+    Args:
+        in_hand: the claims.
+        claiming: knows the lease, and is told of partitions that are free again.
+        time_out: returns the end of a message that has timed out.
+    """
+
+    def __init__(
+        self, in_hand: InHand, claiming: Claiming, time_out: Callable[[PulledRun, TimeLimitExceeded], Ended]
+    ) -> None:
+        self._in_hand, self._claiming, self._time_out = in_hand, claiming, time_out
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until all is settled, for at most this many seconds; return whether it is."""
+        return self._in_hand.wait_until_settled(seconds, _QUIET_S)
+
+    def claims(self) -> list[PulledClaim]:
+        """Return those that are not finished."""
+        return self._in_hand.claims()
+
+    def holds(self, claim: PulledClaim) -> bool:
+        """Return whether the lease under which a claim was taken still holds."""
+        return self._claiming.holds(claim)
+
+    def confirm(self, claim: PulledClaim, write: ClaimWrite) -> None:
+        """Note that a write was committed; more work of its partition may be there."""
+        self._in_hand.confirm([(claim, write)])
+        self._claiming.note_written(claim)
+
+    def lose(self, claim: PulledClaim, error: FenceLost) -> None:
+        """Note that a claim has another owner."""
+        self._in_hand.lose(claim, error)
+        self._claiming.note_written(claim)
+
+    def enforce_limits(self, channel: Channel) -> None:
+        """Retry messages that were in hand for too long."""
+        self._in_hand.time_out(self._time_out)
+
+    def after_writes(self) -> None:
+        """Give the slot of a limited group up, if nothing is in hand."""
+        self._claiming.leave_slot(self._in_hand)

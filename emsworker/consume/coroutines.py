@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from emsworker.consume.claim_run import ClaimRun
-from emsworker.consume.watch import Watch
+from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.errors import EmsError, RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
@@ -23,6 +23,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.run import ProgressReport, Run, check_span
 from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.task import Handler
 
 if TYPE_CHECKING:
     import asyncio
@@ -132,7 +133,7 @@ class CoroutineRun(Run):
 
     @property
     def _has_ended(self) -> bool:
-        return self._over or self._claim_run.lost or self._hard.expired()
+        return self._over or self._claim_run.closed or self._hard.expired()
 
     @property
     def _first_end(self) -> float:
@@ -166,6 +167,13 @@ class CoroutineRun(Run):
         """Report progress; see :class:`Run`."""
         report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
         self._claim_run.report(self._watch, report)
+
+
+def thread_limits(handler: object, group_timeout_s: float) -> HandlerOptions:
+    """Return the limits of the thread that runs a handler; a coroutine has limits of its own."""
+    if not isinstance(handler, Handler):
+        return NO_LIMITS
+    return guarded(handler.options, group_timeout_s)[1] if handler.is_async else handler.options
 
 
 def guarded(options: HandlerOptions, group_timeout_s: float) -> tuple[float, HandlerOptions]:

@@ -19,7 +19,7 @@ from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, en
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claim_run import BatchBroken, ClaimRun, ThreadRun, end_of
 from emsworker.consume.context import RunContext
-from emsworker.consume.coroutines import CoroutineRun, guarded, run_together
+from emsworker.consume.coroutines import CoroutineRun, guarded, run_together, thread_limits
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
 from emsworker.consume.losses import LostRun, LostUnderHandler
 from emsworker.consume.watch import NO_LIMITS, Watch
@@ -118,10 +118,8 @@ class Executor:
     # -- a message, or a batch -----------------------------------------------------------------------------------------
 
     def limits_of(self, handler: Resolved | PassedOver, group_timeout_s: float) -> HandlerOptions:
-        """Return the limits of the thread that runs a handler; a coroutine has limits of its own."""
-        if not isinstance(handler, Handler):
-            return NO_LIMITS
-        return guarded(handler.options, group_timeout_s)[1] if handler.is_async else handler.options
+        """Return the limits of the thread that runs a handler."""
+        return thread_limits(handler, group_timeout_s)
 
     def call(
         self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver, began: float
@@ -348,7 +346,7 @@ class Executor:
         run, brackets.error = brackets.bracket, ended[0].error if len(ended) == 1 else None
         if not run.ends:
             run.ends = [end_of(one) for one in ended]
-            if claim_run.lost and not committed:  # nothing of it will be written down
+            if claim_run.closed and not committed:  # nothing of it will be written down
                 run.end_all(RunOutcome.LOST, ended[0].ran_s, brackets.error)
 
     # -- how a message ends --------------------------------------------------------------------------------------------

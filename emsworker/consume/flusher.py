@@ -44,6 +44,11 @@ class HeldClaim(ABC):
         """The claim as it is now: it may have been cut, or its running messages detached."""
         return self.progress.claim
 
+    @property
+    def closed(self) -> bool:
+        """True if it is recorded as finished or belongs to another client: nothing more may be written."""
+        return self.progress.closed
+
     @abstractmethod
     def plan(self, interval_s: float, *, at_once: bool) -> ClaimWrite | None:
         """Return the write that is due, which is under way from then on; the caller holds ``lock``.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from emsworker.core.partitioner import level_of
+from emsworker.core.work import AvailableWork
 
 AGING_EVERY = 10
 
@@ -40,6 +41,14 @@ class Hint:
     def level(self) -> int:
         """Priority level."""
         return level_of(self.partition)
+
+
+def hints_of(group_id: int, work: AvailableWork, *, exclusive: bool = False) -> list[Hint]:
+    """Return the places where a group has work, the highest level first."""
+    hints = [Hint(group_id, "waiting", work.highest_waiting)] if work.waiting else []
+    hints += [Hint(group_id, "retries")] if work.retries else []
+    partitions = sorted(work.partitions, reverse=True)
+    return hints + [Hint(group_id, "stream", partition, exclusive) for partition in partitions]
 
 
 class Chooser:

@@ -236,7 +236,7 @@ class InHand:
         """Note that claims have other owners, unless they have been written since their tokens were looked up."""
         for pulled in claims:
             with self.lock:
-                is_same = not pulled.finished and pulled.write is None and pulled.claim.claim_id == tokens[pulled]
+                is_same = not pulled.closed and pulled.write is None and pulled.claim.claim_id == tokens[pulled]
             if is_same:
                 self.lose(pulled, FenceLost(f"the claim of {pulled.claim.place} has another owner"))
 
@@ -252,7 +252,7 @@ class InHand:
             self._drop_finished()
 
     def _drop_finished(self) -> None:
-        self._claims = [pulled for pulled in self._claims if not pulled.finished]
+        self._claims = [pulled for pulled in self._claims if not pulled.closed]
         self._note_change()
 
     def _note_change(self) -> None:

@@ -17,7 +17,7 @@ from emsworker.consume.attempts import GroupAttempts, begin_running, end_running
 from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext
-from emsworker.consume.coroutines import guarded
+from emsworker.consume.coroutines import thread_limits
 from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
@@ -107,7 +107,7 @@ class KeyedRun(ClaimRun):
     def enter(self, lane: Lane, message: Message, options: HandlerOptions) -> LaneEntry:
         """Decide what a lane does with its next message, and note that it runs if so."""
         with self.lock:
-            if self.lost or self.detached:
+            if self.closed or self.detached:
                 return LaneEntry.STOP
             if self.progress.waits(message):
                 self._record(Ended.untouched(message))
@@ -119,7 +119,7 @@ class KeyedRun(ClaimRun):
     def end(self, ended: Ended) -> None:
         """Record the end of a message, perhaps before lower ones; its outcome counts once all those have ended."""
         with self.lock:
-            if not self.lost:
+            if not self.closed:
                 self._record(ended)
 
     def _record(self, ended: Ended) -> None:
@@ -203,11 +203,6 @@ class Lanes:
         times = [h.options.timeout_s or keyed_run.watch.group_timeout_s for h in handlers if isinstance(h, Handler)]
         return replace(NO_LIMITS, timeout_s=max(times, default=keyed_run.watch.group_timeout_s) + _SLACK_S)
 
-    def _limits_of(self, handler: Resolved | PassedOver, keyed_run: KeyedRun) -> HandlerOptions:
-        if not isinstance(handler, Handler):
-            return NO_LIMITS
-        return guarded(handler.options, keyed_run.watch.group_timeout_s)[1] if handler.is_async else handler.options
-
     def _follow(self, keyed_run: KeyedRun, lane: Lane) -> None:
         lane.thread_id = threading.get_ident()
         before = begin_running(lambda: keyed_run.attempts.fields_of(lane.running_messages))
@@ -216,7 +211,8 @@ class Lanes:
                 if not self._may_go_on() or self._gate.closed:
                     break
                 handler = self._resolve(message)
-                entry = keyed_run.enter(lane, message, self._limits_of(handler, keyed_run))
+                limits = thread_limits(handler, keyed_run.watch.group_timeout_s)
+                entry = keyed_run.enter(lane, message, limits)
                 if entry is LaneEntry.BLOCKED:
                     continue
                 if entry is LaneEntry.STOP:

@@ -87,11 +87,6 @@ class LeaseRenewer(Runnable):
         """Identity of the time since which the leases have held without a gap."""
         return self.generation, self.gaps
 
-    @property
-    def valid_until(self) -> float:
-        """Time until which the leases are trusted, in :func:`ticks`."""
-        return self._valid_until
-
     def join_in(self, session: Session) -> tuple[str, int]:
         """Register the calling thread under a new client id, over its own session.
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from emsworker.consume.hints import Chooser, Hint
+from emsworker.consume.hints import Chooser, Hint, hints_of
 from emsworker.consume.poll_timing import SOON_S, PollTiming
 from emsworker.core.config import Settings
 from emsworker.core.errors import REFUSED
@@ -335,11 +335,7 @@ class Poller(Runnable):
         self._fresh = {hint for hint in self._fresh if hint.group_id in group_ids}
 
     def _hints_of(self, group_id: int, work: AvailableWork) -> list[Hint]:
-        hints = [Hint(group_id, "waiting", work.highest_waiting)] if work.waiting else []
-        if work.retries:
-            hints.append(Hint(group_id, "retries"))
-        exclusive = group_id in self._in_order
-        hints += [Hint(group_id, "stream", partition, exclusive) for partition in work.partitions]
+        hints = hints_of(group_id, work, exclusive=group_id in self._in_order)
         return [replace(hint, limited=True) for hint in hints] if work.limited else hints
 
     def _close(self, group_id: int, partition: int) -> bool:

@@ -20,8 +20,7 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import decide, describe
 from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_progress import Ended
-from emsworker.consume.claiming import Claiming, ReadGroup
-from emsworker.consume.consumer_claims import ConsumerClaims
+from emsworker.consume.claiming import Claiming, ConsumerClaims, ReadGroup
 from emsworker.consume.flusher import Flusher
 from emsworker.consume.in_hand import InHand
 from emsworker.consume.lease import LeaseRenewer
@@ -198,14 +197,14 @@ class PullConsumer:
         self._read(found, self._source.catalog.group(found, group))
 
     def _read(self, topic: Topic, group: Group) -> None:
-        self._claiming.places[group.id] = self._place(topic, group)
+        self._note_ladder(group)
+        self._claiming.places[group.id] = ReadGroup(topic, group, self._timeout_s or group.timeout_s)
         if self._listener is not None:
             self._listener.listen_to(topic.id)
         self._poller.watch(group.id, topic, in_order=group.order is not Order.NONE)
 
-    def _place(self, topic: Topic, group: Group) -> ReadGroup:
+    def _note_ladder(self, group: Group) -> None:
         self._ladders[group.id] = Ladder.parse(group.ladder, group.max_attempts, self._source.settings.jitter)
-        return ReadGroup(topic, group, self._timeout_s or group.timeout_s)
 
     def remove(self, topic: str, group: str) -> None:
         """Read a group no longer; what was delivered of it can still be settled."""
@@ -342,7 +341,7 @@ class PullConsumer:
             StoreUnavailable: the server could not be reached.
         """
         self._check_usable()
-        self._place(place.topic, place.group)
+        self._note_ladder(place.group)
         taken: list[Message] = []
         try:
             until_connected(partial(self._get_into, taken, place), self._source.settings.publish_timeout_s)

@@ -94,11 +94,6 @@ class PulledClaim(HeldClaim):
         self._touched_at = ticks()
 
     @property
-    def finished(self) -> bool:
-        """True if it is recorded as finished, or lost."""
-        return self.progress.closed
-
-    @property
     def write(self) -> ClaimWrite | None:
         """The write that is under way, or in doubt."""
         return self.progress.write
@@ -153,7 +148,7 @@ class PulledClaim(HeldClaim):
         return True
 
     def _next_message(self) -> Message | None:
-        if self.finished or self.unwanted or (self.write is not None and self.write.rest is not None):
+        if self.closed or self.unwanted or (self.write is not None and self.write.rest is not None):
             return None
         if self.claim.order is Order.PARTITION:
             return None if self.progress.halted or self.held or not self.queue else self.queue[0]
@@ -215,7 +210,7 @@ class PulledClaim(HeldClaim):
             interval_s: seconds for which ends may wait, so that one write holds many.
             at_once: they do not wait.
         """
-        if self.write is None and not self.finished:
+        if self.write is None and not self.closed:
             now = ticks()
             self._plan(now, interval_s, at_once or now - self.progress.written_at >= interval_s, at_once)
         return self.write
@@ -255,7 +250,7 @@ class PulledClaim(HeldClaim):
 
     def finish(self) -> ClaimWrite | None:
         """Return the write that ends the claim, if all of its messages are settled and none is under way."""
-        if self.finished or self.write is not None or not self.all_settled:
+        if self.closed or self.write is not None or not self.all_settled:
             return None
         return self.progress.finish(self._needed_s)
 

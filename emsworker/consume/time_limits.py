@@ -81,7 +81,7 @@ class TimeLimits:
         ended, alone, was_lost = (
             _timed_out(claim_run, watch, messages[0], now - since),
             len(messages) == 1,
-            claim_run.lost,
+            claim_run.closed,
         )
         try:
             # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerClaims(HeldClaims[ClaimRun]):
-    """What each thread of a process works on; thread-safe.
+    """The claim that each thread of a process works on; thread-safe.
 
     Args:
         limits: enforces the time limits of what runs.

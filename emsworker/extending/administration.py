@@ -1,4 +1,4 @@
-"""What administrators do and look at: topics, groups, messages, dead letters, alarms, audit."""
+"""Administration as a library: topics, groups, messages, dead letters, alarms, audit."""
 
 from __future__ import annotations
 

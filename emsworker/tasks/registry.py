@@ -51,10 +51,6 @@ class Registry:
             raise ConfigError([Problem("group", repr(group), fix)])
         return self.routes.setdefault(key, Route(*key))
 
-    def routes_of(self, topic: str) -> list[Route]:
-        """Return all that read a topic, broadcasts included."""
-        return [route for route in (*self.routes.values(), *self.broadcasts.values()) if route.topic == topic]
-
     def kind_of(self, topic: str) -> TopicKind:
         """Return the kind with which the app would create a topic."""
         listened_to = any(route.topic == topic for route in self.broadcasts.values())

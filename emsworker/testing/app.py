@@ -222,5 +222,5 @@ class TestApp:
             flush = run.finish(self._channel)
             assert flush is not None, "nobody else has the claim"
             self._channel.flush(flush)
-        elif not run.lost:  # a message must be retried before the next one
+        elif not run.closed:  # a message must be retried before the next one
             run.give_back(self._channel)

@@ -262,7 +262,7 @@ class Consumer(Runnable):
                 self._before = claim_run.finish(self._channel)
                 self._in_doubt |= self._before is None
             else:
-                self._in_doubt |= claim_run.lost
+                self._in_doubt |= claim_run.closed
                 claim_run.give_back(self._channel)
         except FenceLost:
             log.warning("the claim of %s has another owner; its messages are run elsewhere", claim.place)

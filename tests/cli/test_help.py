@@ -139,7 +139,7 @@ _SELDOM = ("asyncio", "emsworker.testing", "http.client", "http.server", "tenaci
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("emsworker.cli.main", _HEAVY),
+        ("emsworker.cli.main", (*_HEAVY, "emsworker.console.cells")),
         ("emsworker.worker.child", (*_UNUSED, *_SELDOM)),
         ("emsworker.worker.supervisor", _SELDOM),
         ("emsworker.app", _SELDOM),

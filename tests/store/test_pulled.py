@@ -61,7 +61,7 @@ def test_ends_in_order_move_the_acked_offset(stream: Stream, topic: Topic) -> No
     ack(pulled, *messages[2:])
     write(stream, pulled)
     assert [row[:4] for row in stream.claims(group)] == [(1, 4, 4, "done")]
-    assert pulled.finished
+    assert pulled.closed
 
 
 def test_an_end_before_a_lower_one_detaches_what_is_in_hand_without_the_cursor(stream: Stream, topic: Topic) -> None:
@@ -136,7 +136,7 @@ def test_what_a_beat_has_given_to_others_cannot_be_ended(stream: Stream, topic: 
     with pytest.raises(FenceLost):
         write(stream, pulled)
     pulled.lose(FenceLost("it is run elsewhere"))
-    assert pulled.finished
+    assert pulled.closed
     assert pulled.progress.unsaved == 3
 
 
@@ -162,7 +162,7 @@ def test_a_message_put_back_below_one_in_hand_is_delivered_again(stream: Stream,
     write(stream, pulled)
     ack(pulled, messages[1], messages[2])
     write(stream, pulled)
-    assert pulled.finished
+    assert pulled.closed
     assert stream.retries(group) == [(1, 0, False, 0)]
     assert [row[3] for row in stream.claims(group)] == ["done"]
 

@@ -66,7 +66,7 @@ def test_nothing_is_delivered_beside_a_suspect_until_it_is_settled(consumer: Con
     consumer.settle(suspect)
     (other,), named = consumer.deliver()
     assert other.offset == 2 and name(named) is None, "its end is written down first"
-    assert named is not None and named.finished
+    assert named is not None and named.closed
 
 
 def test_a_suspect_waits_until_the_others_are_settled_and_nothing_more_is_delivered(consumer: Consumer) -> None:

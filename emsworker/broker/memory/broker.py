@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from emsworker.broker.memory.channel import MemoryChannel
 from emsworker.broker.memory.dedup import DedupKeys
-from emsworker.broker.memory.group import GroupState
-from emsworker.broker.memory.log import KeptMessage, Log
+from emsworker.broker.memory.group import KeptGroup
+from emsworker.broker.memory.log import KeptMessage, MessageLog
 from emsworker.broker.memory.once import MemoryKeys
 from emsworker.broker.memory.results import MemoryResults
 from emsworker.broker.memory.transactions import HeldSend, NoConnection, Transactions
@@ -56,12 +56,12 @@ class MemoryBroker:
         self._settings, self._kind_of, self._on_send = settings, kind_of, on_send
         self._offset_s = timedelta()
         self._topics: dict[str, Topic] = {}
-        self._groups: dict[tuple[str, str], GroupState] = {}
+        self._groups: dict[tuple[str, str], KeptGroup] = {}
         self._dedup = DedupKeys(self.now, self._is_unfinished)
         self._keys = MemoryKeys(self.now)
         self.connection = connection
         self.decoder = Decoder(settings.accept, settings.budget)
-        self.log = Log(self.now)
+        self.log = MessageLog(self.now)
         self.transactions = Transactions(self._commit, lambda held: self._dedup.restore(held.keys))
         self.kept_results = MemoryResults(self.now)
         self.dead: list[tuple[int, KeptMessage, Failure]] = []
@@ -136,11 +136,11 @@ class MemoryBroker:
             check_name("group", name)
             limits = s.timeout_s, str(s.ladder), s.max_attempts
             group = Group(number, topic.id, name, *limits, False, declared or EVERYTHING, order)
-            state = self._groups[topic.name, name] = GroupState(group)
+            state = self._groups[topic.name, name] = KeptGroup(group)
         check_declared(topic, state.group, declared, order)
         return state.group
 
-    def state(self, group_id: int) -> GroupState:
+    def state(self, group_id: int) -> KeptGroup:
         """Return where a group is."""
         return next(state for state in self._groups.values() if state.group.id == group_id)
 
@@ -178,7 +178,7 @@ class MemoryBroker:
         groups = self._groups_of(kept.topic)
         return not kept.offset or not groups or not all(state.is_finished(kept) for state in groups)
 
-    def _groups_of(self, topic: Topic) -> list[GroupState]:
+    def _groups_of(self, topic: Topic) -> list[KeptGroup]:
         return [state for (name, _), state in self._groups.items() if name == topic.name]
 
     def _commit(self, held: HeldSend) -> None:

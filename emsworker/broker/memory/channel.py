@@ -4,37 +4,55 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
 
 from emsworker.broker.channel import Send
 from emsworker.broker.memory.ending import Ending
+from emsworker.broker.memory.group import KeptGroup
+from emsworker.broker.memory.log import KeptMessage, MessageLog
+from emsworker.broker.memory.results import MemoryResults
 from emsworker.broker.memory.taking import Taking
+from emsworker.broker.memory.transactions import Transactions
 from emsworker.core.errors import EmsError, FenceLost
 from emsworker.core.flush import Flush
-from emsworker.core.model import Claim, Isolation, Notice
+from emsworker.core.model import Claim, Failure, Isolation, Notice
 from emsworker.core.servers import ServerRun
 from emsworker.core.work import Claimant, NothingClaimed, PollAnswer
 from emsworker.publish.transaction import Transaction
 
-if TYPE_CHECKING:
-    from emsworker.broker.memory.broker import MemoryBroker
-
 T = TypeVar("T")
+
+
+class MemoryStream(Protocol):
+    """The stream that a channel takes from; the broker in memory is one, and knows the channel."""
+
+    log: MessageLog
+    dead: list[tuple[int, KeptMessage, Failure]]
+    kept_results: MemoryResults
+    transactions: Transactions
+    connection: Any
+
+    def now(self) -> datetime:
+        """Return the clock, in UTC."""
+
+    def state(self, group_id: int) -> KeptGroup:
+        """Return where a group is."""
 
 
 class MemoryChannel:
     """The way out of a stream in memory; see :class:`emsworker.broker.channel.Channel`."""
 
-    def __init__(self, broker: MemoryBroker) -> None:
-        self._broker = broker
+    def __init__(self, stream: MemoryStream) -> None:
+        self._stream = stream
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
         """Find the work that is available to groups."""
-        broker = self._broker
-        broker.log.relay()
-        found = {group_id: broker.state(group_id).work(broker.log, broker.now()) for group_id in group_ids}
+        stream = self._stream
+        stream.log.relay()
+        found = {group_id: stream.state(group_id).work(stream.log, stream.now()) for group_id in group_ids}
         return PollAnswer({group_id: work for group_id, work in found.items() if work})
 
     def take_range(
@@ -61,11 +79,11 @@ class MemoryChannel:
 
     def _taking(self, claimant: Claimant, before: Sequence[Flush]) -> Taking:
         for one in before:
-            self._broker.state(one.claim.group_id).fence(one.claim)  # all or none
+            self._stream.state(one.claim.group_id).fence(one.claim)  # all or none
         for one in before:
             self.flush(one)
-        self._broker.log.relay()
-        return Taking(claimant, self._broker.state(claimant.group.id), self._broker.log, self._broker.now())
+        self._stream.log.relay()
+        return Taking(claimant, self._stream.state(claimant.group.id), self._stream.log, self._stream.now())
 
     # -- ending --------------------------------------------------------------------------------------------------------
 
@@ -82,12 +100,12 @@ class MemoryChannel:
         self._end(flush, lambda ending: ending.detach(flush, rest))
 
     def _end(self, flush: Flush, end: Callable[[Ending], None]) -> None:
-        broker = self._broker
-        ending = Ending(broker.state(flush.claim.group_id), broker.log, broker.now())
+        stream = self._stream
+        ending = Ending(stream.state(flush.claim.group_id), stream.log, stream.now())
         end(ending)
-        broker.dead += [(flush.claim.group_id, kept, failure) for kept, failure in ending.dead]
+        stream.dead += [(flush.claim.group_id, kept, failure) for kept, failure in ending.dead]
         for row in flush.results:
-            broker.kept_results.put(row)
+            stream.kept_results.put(row)
 
     def recall(self, claimant: Claimant) -> bool:
         """Return that there is none: no answer is lost here."""
@@ -96,7 +114,7 @@ class MemoryChannel:
     def acked_to(self, claim: Claim) -> int | None:
         """Return the acked offset of a claim; ``None`` if its owner no longer has it."""
         with contextlib.suppress(FenceLost):
-            return self._broker.state(claim.group_id).fence(claim).acked_to
+            return self._stream.state(claim.group_id).fence(claim).acked_to
         return None
 
     def was_committed(self, flush: Flush) -> bool:
@@ -115,14 +133,14 @@ class MemoryChannel:
         self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
     ) -> T:
         """Call a handler in a transaction on the broker's connection, and commit it with the progress of its claim."""
-        connection = self._broker.connection
+        connection = self._stream.connection
         if connection is None:
             raise EmsError(
                 "a transactional handler needs a database: give the test a connection, app.test(connection=...), "
                 "or test it on a real stream with the fixture ems_stream"
             )
         transaction = Transaction(connection)
-        with self._broker.transactions.during(transaction, connection):
+        with self._stream.transactions.during(transaction, connection):
             returned = call(transaction)
             commit(returned, self.flush)
         return returned

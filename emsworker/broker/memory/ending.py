@@ -1,4 +1,4 @@
-"""What the owner of a claim ends, and where each message goes then.
+"""One write of a claim's owner: what ends, and where each message goes then.
 
 Whatever is written first passes the fence: the claim still has this owner. Then the acked offset moves, messages that
 succeeded, failed for good or were cancelled are done, the others that failed wait for their retry, and the first
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from emsworker.broker.memory.group import GroupState, HeldClaim, WaitingRetry
-from emsworker.broker.memory.log import KeptMessage, Log
+from emsworker.broker.memory.group import KeptClaim, KeptGroup, KeptRetry
+from emsworker.broker.memory.log import KeptMessage, MessageLog
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Failure, Isolation, Order
@@ -25,8 +25,8 @@ class Ending:
         dead: the messages that failed for good, and their last failures.
     """
 
-    state: GroupState
-    log: Log
+    state: KeptGroup
+    log: MessageLog
     now: datetime
     dead: list[tuple[KeptMessage, Failure]] = field(default_factory=list)
 
@@ -70,10 +70,10 @@ class Ending:
             return
         self._cut(held, claim, flush.acked_to, claim.isolation)
         for message in rest.messages:
-            retry = WaitingRetry(0, self.now, message.key_bytes, rest.claim_id)
+            retry = KeptRetry(0, self.now, message.key_bytes, rest.claim_id)
             self.state.retries[rest.partition, message.offset] = retry
         self.flush(flush)
-        stored = HeldClaim(rest.claim_id, rest.hi, rest.acked_to, ClaimSource.RETRY, rest.client_id, detached=True)
+        stored = KeptClaim(rest.claim_id, rest.hi, rest.acked_to, ClaimSource.RETRY, rest.client_id, detached=True)
         self.state.claims[rest.partition, rest.lo] = stored
 
     def _fail(self, flush: Flush, failure: Failure) -> bool:
@@ -90,7 +90,7 @@ class Ending:
         isolation = before.isolation if before is not None else Isolation.NONE  # a suspect stays one
         if failure.suspect:
             isolation = max(isolation, flush.claim.isolation, Isolation.ALONE)
-        self.state.retries[place] = WaitingRetry(failure.attempt, due_at, key, isolation=isolation)
+        self.state.retries[place] = KeptRetry(failure.attempt, due_at, key, isolation=isolation)
         return False
 
     def _block(self, claim: Claim, offset: int, key: bytes | None) -> None:
@@ -99,9 +99,9 @@ class Ending:
         if claim.source is ClaimSource.RETRY:
             self.state.retries[place].claim_id = None
         else:
-            self.state.retries[place] = WaitingRetry(0, self.now if key is None else None, key)
+            self.state.retries[place] = KeptRetry(0, self.now if key is None else None, key)
 
-    def _cut(self, held: HeldClaim, claim: Claim, last: int, isolation: Isolation) -> None:
+    def _cut(self, held: KeptClaim, claim: Claim, last: int, isolation: Isolation) -> None:
         """Take what lies above ``last`` out of a claim."""
         if claim.source is ClaimSource.RETRY:
             for (number, offset), retry in self.state.retries.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from emsworker.broker.memory.log import KeptMessage, Log
+from emsworker.broker.memory.log import KeptMessage, MessageLog
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Claim, ClaimSource, Group, Isolation, Order
@@ -21,7 +21,7 @@ Place = tuple[int, int]  # partition and offset
 
 
 @dataclass
-class WaitingRetry:
+class KeptRetry:
     """A message of one group that waits for its next attempt; without ``due_at``, for an earlier one of its key."""
 
     attempt: int
@@ -36,7 +36,7 @@ class WaitingRetry:
 
 
 @dataclass
-class HeldClaim:
+class KeptClaim:
     """A claim as it is stored; without ``client_id`` it waits for an owner."""
 
     claim_id: int
@@ -49,13 +49,13 @@ class HeldClaim:
 
 
 @dataclass
-class GroupState:
+class KeptGroup:
     """The cursors, claims and retries of a group."""
 
     group: Group
     cursors: dict[int, int] = field(default_factory=dict)
-    claims: dict[Place, HeldClaim] = field(default_factory=dict)  # by partition and first offset
-    retries: dict[Place, WaitingRetry] = field(default_factory=dict)
+    claims: dict[Place, KeptClaim] = field(default_factory=dict)  # by partition and first offset
+    retries: dict[Place, KeptRetry] = field(default_factory=dict)
 
     def wants(self, kept: KeptMessage) -> bool:
         """Return whether the group's filter lets a message through."""
@@ -72,7 +72,7 @@ class GroupState:
             for (partition, _), held in self.claims.items()
         )
 
-    def fence(self, claim: Claim) -> HeldClaim:
+    def fence(self, claim: Claim) -> KeptClaim:
         """Return a claim as it is stored.
 
         Raises:
@@ -112,7 +112,7 @@ class GroupState:
         waiting = self.waiting_in(partition) if self.group.order is Order.PARTITION else []
         return bool(waiting) and not self.retries[partition, waiting[0]].is_due(now)
 
-    def work(self, log: Log, now: datetime) -> AvailableWork:
+    def work(self, log: MessageLog, now: datetime) -> AvailableWork:
         """Return what a client could claim now; of a group in order only the partitions."""
         waiting = [partition for (partition, _), held in self.claims.items() if held.client_id is None]
         due = {partition for (partition, _), retry in self.retries.items() if retry.is_due(now)}

@@ -43,7 +43,7 @@ class KeptMessage:
         return Message(self.topic.name, self.partition, row, decoder, attempt)
 
 
-class Log:
+class MessageLog:
     """The messages of all topics.
 
     Args:

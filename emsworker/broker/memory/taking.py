@@ -1,4 +1,4 @@
-"""What a claim takes.
+"""The choice of the messages that a claim takes.
 
 Without an order three kinds of work are claimed apart: the next messages at the cursor, a claim that its owner gave
 back, and due retries of one partition, the longest due first. In an ordered group a partition has one claim at a time,
@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from emsworker.broker.memory.group import GroupState, HeldClaim, Place, WaitingRetry
-from emsworker.broker.memory.log import Log
+from emsworker.broker.memory.group import KeptClaim, KeptGroup, KeptRetry, Place
+from emsworker.broker.memory.log import MessageLog
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Order
 from emsworker.core.work import FEW, Claimant, NothingClaimed
@@ -32,8 +32,8 @@ class Taking:
     """One attempt of a client to claim work of a group."""
 
     claimant: Claimant
-    state: GroupState
-    log: Log
+    state: KeptGroup
+    log: MessageLog
     now: datetime
 
     def range(self, partition: int) -> Claim | NothingClaimed:
@@ -159,12 +159,12 @@ class Taking:
             claim.keys[offset] = retry.key
         return claim
 
-    def _may(self, retry: WaitingRetry) -> bool:
+    def _may(self, retry: KeptRetry) -> bool:
         return retry.is_due(self.now) and retry.isolation <= self.claimant.most_isolation
 
     def _hold(self, partition: int, lo: int, hi: int, source: ClaimSource, isolation: Isolation) -> Claim:
         who = self.claimant
-        self.state.claims[partition, lo] = HeldClaim(who.claim_id, hi, lo - 1, source, who.client_id, isolation)
+        self.state.claims[partition, lo] = KeptClaim(who.claim_id, hi, lo - 1, source, who.client_id, isolation)
         return Claim(
             *(who.group.id, partition, lo, hi, lo - 1, who.claim_id, source, isolation, who.client_id),
             order=who.group.order,

@@ -64,11 +64,6 @@ def asserts(error: BaseException) -> bool:
     return code_of(error) == _ASSERTION
 
 
-def is_conflict(error: BaseException) -> bool:
-    """Return whether the transaction is to be retried from its start."""
-    return isinstance(error, Conflict) or (isinstance(error, MySQLError) and _conflicts(error))
-
-
 def rolls_back(error: BaseException) -> bool:
     """Return whether the server has rolled back the transaction with this error."""
     code = code_of(error)

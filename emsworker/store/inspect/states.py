@@ -13,7 +13,7 @@ _SQL = Statements(__name__)
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """What some groups have of one partition.
+    """Cursors, claims, retries and dead letters of some groups in one partition.
 
     Attributes:
         cursors: the next offset that each group has not claimed.
