@@ -28,7 +28,12 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 _LONG = os.environ.get("EMS_TEST_LONG") == "1"
-_FEW = ["tests/unit/test_declaring.py", "tests/unit/test_rights.py", "tests/unit/test_executor.py", "tests/unit/test_config.py"]
+_FEW = [
+    "tests/unit/test_declaring.py",
+    "tests/unit/test_rights.py",
+    "tests/unit/test_executor.py",
+    "tests/unit/test_config.py",
+]
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,9 @@ def _copy_library(site: Path, deleted: Deleted) -> Path:
     left_out = shutil.ignore_patterns("__pycache__")
     library = Path(emsworker.__file__).parent
     shutil.copytree(library, site / "emsworker", ignore=left_out)
-    shutil.copytree(Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", ignore=left_out, dirs_exist_ok=True)
+    shutil.copytree(
+        Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", ignore=left_out, dirs_exist_ok=True
+    )
     for package in deleted.packages:
         _delete(site.joinpath(*package.split(".")))
     installed, about = distribution("emsworker"), site / "emsworker-0.dist-info"
@@ -216,7 +223,9 @@ def _works(ems: Ems, rest: Rest, folder: Path) -> None:
     with ems.running("worker", "-A", "rest", "-p", "1", "-t", "1") as worker:
         worker.wait_ready()
         _run(ems, "send", "default", '["done"]', "--task", "write")
-        until(lambda: (folder / "effects.txt").exists() and (folder / "effects.txt").read_text() == "done", 60, "the run")
+        until(
+            lambda: (folder / "effects.txt").exists() and (folder / "effects.txt").read_text() == "done", 60, "the run"
+        )
         assert worker.stop() == 0
         assert "is left out" not in worker.tell() and "Traceback" not in worker.tell()
     if rest.deleted.name != "web":
