@@ -139,8 +139,8 @@ def test_wrong_choices_of_an_engine_are_refused(stream: Stream, arguments: list[
 def test_a_large_report_goes_on_without_spark_and_says_so(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner
 
-    from emsworker.cli import pipeline
     from emsworker.core import extras
+    from emsworker.spark import commands as pipeline
 
     fill(stream, 200)
     monkeypatch.setattr(pipeline, "LARGE", 199)

@@ -14,8 +14,8 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
-from emsworker.cli import pipeline as command
 from emsworker.core.errors import ConfigError
+from emsworker.spark import commands as command
 from emsworker.spark.jobs.job import Job, JobResult, Options
 from emsworker.spark.jobs.output import as_json, as_text, write
 from emsworker.spark.jobs.report import Chart, JobReport, Table

@@ -18,12 +18,12 @@ from emsworker.core.errors import EmsError
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Failure, Group, Isolation, Message, Order, Topic
-from emsworker.core.partitioner import numbered
+from emsworker.core.partitioner import partition_number
 from tests.support.brokers import Place, memory_place, mysql_place
 from tests.support.streams import Stream, failed, flush_of
 
 STEPS, CLIENTS, MAX_ATTEMPTS, LATER_S = 120, 3, 3, 3600.0
-PARTITIONS = (0, numbered(5, 0))
+PARTITIONS = (0, partition_number(5, 0))
 KEYS, SUBJECTS = (None, "a", "b", "c"), (None, None, None, "x", "y")
 
 

@@ -19,7 +19,7 @@ from emsworker.core.errors import AssertionBroken, Duplicate, FenceLost
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id, new_uid
 from emsworker.core.model import Claim, ClaimSource, Failure, Message, NewMessage, Order, Outcome
-from emsworker.core.work import NothingClaimed
+from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, detaching, ordered, progress
 from emsworker.store.stream import messages
@@ -142,7 +142,7 @@ class RunningMachine(RuleBasedStateMachine):
         self.oracle.took(claim, batch)
         self.held[who], self.acked_to[who], self.blocked_keys[who] = claim, claim.acked_to, set(claim.blocked_keys)
 
-    def _take(self, claimant: claims.Claimant, what: str, before: list[Flush]) -> Claim | NothingClaimed:
+    def _take(self, claimant: Claimant, what: str, before: list[Flush]) -> Claim | NothingClaimed:
         if self.group.order is not Order.NONE:
             return ordered.take_next(self.session, claimant, 0, before)
         if what == "range":

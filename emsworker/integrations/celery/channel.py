@@ -520,10 +520,9 @@ class QueueChannel(StdChannel):
         if local is not None:
             taken = local.take()
             return None if taken is None else (_Unacked(local, taken[0]), taken[1])
-        arrival = self._get(self._known(queue))
-        return None if arrival is None else (_Unacked(arrival.message, arrival.envelope), arrival.redelivered)
+        return self._get(self._known(queue))
 
-    def _get(self, queue: Queue) -> Arrival | None:
+    def _get(self, queue: Queue) -> tuple[_Unacked, bool] | None:
         pull = self._pulling()
         pull.flush()
         place = self._place(queue)
@@ -531,16 +530,12 @@ class QueueChannel(StdChannel):
         reader.queues = {queue.topic: queue}
         while (message := pull.get(place)) is not None:
             try:
-                if arrivals := reader.sort_out([message]):
-                    return arrivals[0]
+                for arrival in reader.sort_out([message]):
+                    return _Unacked(arrival.message, arrival.envelope), arrival.redelivered
             except BaseException:
                 self._release(message)
                 raise
         return None
-
-    def message_to_python(self, message: Delivered) -> Delivered:
-        """Return a message as it is."""
-        return message
 
     # -- settling ------------------------------------------------------------------------------------------------------
 

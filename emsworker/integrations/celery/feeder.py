@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from emsworker.extending.consuming import PullConsumer, PulledRun
-from emsworker.extending.errors import EmsError, LeaseLost, StoreUnavailable
+from emsworker.extending.errors import DecodeError, EmsError, LeaseLost, StoreUnavailable
 from emsworker.extending.processes import Runnable, Trouble, forks, ticks
 from emsworker.extending.values import Message as StreamMessage
 from emsworker.extending.values import level_of
@@ -112,7 +112,7 @@ class Feeder(Runnable):
             queue = self.queues.get(message.topic)
             try:
                 envelope = Envelope.open(message)
-            except Exception as error:  # it was not written by kombu, or is damaged
+            except DecodeError as error:  # no other: one from outside may cut it, and says nothing of the message
                 log.warning("%r is no message of kombu: %s", message, error)
                 self._pull.nack(message, dead=True, error=error)
                 continue

@@ -179,7 +179,10 @@ def _text_of(kept: dict[str, Any]) -> str:
 def _kept_in(text: str) -> Any:
     if _has_too_many_objects(text):
         raise DecodeError(f"its header {_AMQP} has more than {_MAX_OBJECTS} objects")
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"its header {_AMQP} is not JSON: {error}") from error
 
 
 def _has_too_many_objects(text: str) -> bool:
