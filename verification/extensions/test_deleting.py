@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.support.servers import fresh_database
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
+LIBRARY, COMMANDS = Path(emsworker.__file__).parent, Path(emsworker.cli.__file__).parent
 _LONG = os.environ.get("EMS_TEST_LONG") == "1"
 _FEW = [
     "tests/unit/test_declaring.py",
@@ -38,31 +40,45 @@ _FEW = [
 
 @dataclass(frozen=True)
 class Deleted:
-    """What is deleted with an extension; the tests named are those that use it."""
+    """What is deleted with an extension; the tests named are those that use it.
+
+    Args:
+        name: of the case.
+        packages: its packages and modules.
+        tests: files and folders in ``tests``.
+    """
 
     name: str
-    packages: tuple[str, ...]
-    tests: tuple[str, ...] = ()
+    packages: list[str]
+    tests: list[str]
 
 
-_READS = "arrow security/test_parsers.py unit/test_extras.py unit/test_options.py"
-_SPARK = "spark cli/test_help.py cli/test_terminal.py security/test_parsers.py unit/test_alarms.py unit/test_counted.py"
-_WEB = "web security/test_one_row.py security/test_payloads.py unit/test_options.py"
-_DASHBOARD = "process/test_hostile_names.py process/test_worst_night.py extending cli/test_help.py"
+def _deleted(name: str, packages: str, tests: str) -> Deleted:
+    return Deleted(name, packages.split(), tests.split())
+
+
+_SPARK = """
+    arrow spark cli/test_help.py cli/test_terminal.py security/test_grants.py security/test_parsers.py
+    unit/test_alarms.py unit/test_counted.py unit/test_extras.py
+"""
+_WEB = """
+    web celery/test_operators.py cli/test_help.py extending process/test_hostile_names.py process/test_worst_night.py
+    security/test_one_row.py security/test_payloads.py unit/test_options.py
+"""
 _DELETED = [
-    Deleted("celery", ("emsworker.integrations.celery",), ("celery", "store/test_celery_results.py")),
-    Deleted("chaos", ("emsworker.chaos",), ("cli/test_chaos.py", "cli/test_help.py")),
-    Deleted("spark", ("emsworker.spark", "pyspark_ems"), (*_SPARK.split(), "arrow", "unit/test_extras.py")),
-    Deleted("arrow", ("emsworker.arrow", "emsworker.spark", "pyspark_ems"), (*_READS.split(), *_SPARK.split())),
-    Deleted("web", ("emsworker.web",), (*_WEB.split(), *_DASHBOARD.split(), "celery/test_operators.py")),
-    Deleted("django", ("emsworker.integrations.django", "emsworker.django"), ("frameworks", "celery/test_django.py")),
-    Deleted("flask", ("emsworker.integrations.flask",), ("frameworks", "unit/test_integrations.py")),
-    Deleted("starlette", ("emsworker.integrations.starlette",), ("frameworks", "unit/test_integrations.py")),
+    _deleted("celery", "emsworker.integrations.celery", "celery security/test_grants.py store/test_celery_results.py"),
+    _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
+    _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
+    _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} unit/test_options.py"),
+    _deleted("web", "emsworker.web", _WEB),
+    _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
+    _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
+    _deleted("starlette", "emsworker.integrations.starlette", "frameworks unit/test_integrations.py"),
     # Its servers are those of the tests, so these do not run without it.
-    Deleted("local", ("emsworker.local",)),
+    _deleted("local", "emsworker.local", ""),
 ]
-_ENTRANCES = {"local": {"emsworker.pytest_plugin"}}
-"""What offers an extension to users by a function, and says so where it is missing."""
+_ENTRANCES = {"local": {"pytest_plugin.py"}}
+"""What imports an extension in a function, when a user asks for what is in it."""
 
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
@@ -133,8 +149,7 @@ def rest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def _copy_library(site: Path, deleted: Deleted) -> Path:
     left_out = shutil.ignore_patterns("__pycache__")
-    library = Path(emsworker.__file__).parent
-    shutil.copytree(library, site / "emsworker", ignore=left_out)
+    shutil.copytree(LIBRARY, site / "emsworker", ignore=left_out)
     shutil.copytree(
         Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", ignore=left_out, dirs_exist_ok=True
     )
@@ -174,8 +189,14 @@ def _delete(path: Path) -> None:
         path.with_suffix(".py").unlink(missing_ok=path.name == "pyspark_ems")
 
 
-def _names(path: Path) -> Iterator[str]:
-    """Every module that a file imports, at its top or later, and each that it names by a string."""
+@cache
+def _names(folder: Path) -> Mapping[Path, set[str]]:
+    """Every module that each file of a folder imports, at its top or later, or names by a string."""
+    files = (path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+    return {path.relative_to(folder): set(_names_in(path)) for path in files}
+
+
+def _names_in(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -185,21 +206,23 @@ def _names(path: Path) -> Iterator[str]:
             yield node.value.partition(":")[0]
 
 
-def _users(folder: Path, deleted: Deleted) -> list[str]:
+def _users(folder: Path, copy: Path, deleted: Deleted) -> list[str]:
+    """Return the files that are still in a copy of a folder and name what was deleted."""
     gone = re.compile(rf"({'|'.join(map(re.escape, deleted.packages))})(\.[\w.]+)?")
     return [
-        f"{path.relative_to(folder)}: {name}"
-        for path in sorted(folder.rglob("*.py"))
-        if ".".join(path.relative_to(folder).with_suffix("").parts) not in _ENTRANCES.get(deleted.name, ())
-        for name in _names(path)
+        f"{path}: {name}"
+        for path, names in _names(folder).items()
+        if (copy / path).exists() and path.name not in _ENTRANCES.get(deleted.name, ())
+        for name in names
         if gone.fullmatch(name)
     ]
 
 
 def test_nothing_else_names_it(rest: Rest) -> None:
-    assert _users(rest.site, rest.deleted) == []
+    assert _users(LIBRARY, rest.site / "emsworker", rest.deleted) == []
+    assert _users(COMMANDS, rest.site / "emsworker" / "cli", rest.deleted) == []
     if rest.deleted.tests:
-        assert _users(rest.tree / "tests", rest.deleted) == []
+        assert _users(ROOT / "tests", rest.tree / "tests", rest.deleted) == []
 
 
 def test_every_other_module_is_imported(rest: Rest) -> None:
