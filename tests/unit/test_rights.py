@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emsworker.core.extension import Extension, extensions
+from emsworker.core.extension import Extension, extensions, load
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import CORE, merge, read_grid
 
@@ -66,4 +66,9 @@ def test_it_names_the_tables_that_there_are() -> None:
         named = {table for role in grants.roles for table in grants.privileges(role)}
         # Those that only Spark's sink writes are the core's.
         assert named == set(grants.columns)
-    assert CORE.keys() < set(grants.roles) | CORE.keys() and {"celery", "sink"} <= set(grants.roles)
+
+
+def test_each_extension_that_is_installed_brings_its_roles() -> None:
+    brought = [load(one.rights) for one in extensions().values() if one.rights is not None]
+    named = {role.partition("+")[0] for rights in (CORE, *brought) for role in rights}
+    assert named == set(Grants(extensions().values()).roles)
