@@ -67,7 +67,12 @@ def test_its_tables_are_made_when_they_are_asked_for(run: Run, url: str) -> None
     done = run("notes", "list", code=1)
     assert done.stderr == "Error: the database has no tables of acme; run `ems migrate --with acme`\n"
     assert "Those of acme are of version 1 now." in run("migrate", "--with", "acme").stdout
-    assert json.loads(run("migrate", "--json").stdout) == {"applied": [], "version": 1, "extensions": {"acme": 1}}
+    assert json.loads(run("migrate", "--json").stdout) == {
+        "applied": [],
+        "restored": [],
+        "version": 1,
+        "extensions": {"acme": 1},
+    }
     assert "acme_note" in _tables(url)
 
 
