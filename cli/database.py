@@ -71,7 +71,12 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     """
     from emsworker.admin.check import Severity
     from emsworker.admin.check import check as look
+    from emsworker.core.extension import extensions
+    from emsworker.store.engine.grants import Grants
 
+    known = Grants(extensions().values()).roles
+    if role is not None and role not in known:
+        raise click.BadParameter(f"{role!r} is not one of {', '.join(known)}.", param_hint="--role")
     url, redis_url = _addresses()
     findings = look(url, redis_url, role=role)
     rows = [{"severity": f.severity.value, "name": f.name, "value": f.value, "fix": f.fix} for f in findings]

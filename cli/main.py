@@ -158,7 +158,7 @@ def _failure(error: Exception) -> CommandFailure:
     from emsworker.core.url import redact
 
     if isinstance(error, ConfigError):
-        return WrongUsage([str(problem) for problem in error.problems])
+        return WrongUsage([redact(str(problem)) for problem in error.problems])
     text = redact(str(error))
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])

@@ -159,7 +159,8 @@ def move(name: str, target: str, timeout: float | None, force: bool, as_json: bo
     record = {"topic": name, "from": list(moved.sources), "to": target, "groups": moved.groups}
     record |= {"untold": list(moved.untold)} if moved.untold else {}
     record |= {"alarms": {server: list(rules) for server, rules in moved.alarms.items()}} if moved.alarms else {}
-    print_done(record, f"Moved topic {name} to server {target} with {counted(moved.groups, 'group')}.", as_json)
+    done = f"Moved topic {name} to server {target} with {counted(moved.groups, 'group')}."
+    print_done(record, done if moved.sources else f"Topic {name} is on server {target} already.", as_json)
 
 
 @topics.command()

@@ -60,11 +60,11 @@ def _ok(name: str, value: str) -> Finding:
 
 
 def _error(name: str, value: str, fix: str) -> Finding:
-    return Finding(Severity.ERROR, name, redact(value), fix)
+    return Finding(Severity.ERROR, name, redact(value), redact(fix))
 
 
 def _warning(name: str, value: str, fix: str) -> Finding:
-    return Finding(Severity.WARNING, name, redact(value), fix)
+    return Finding(Severity.WARNING, name, redact(value), redact(fix))
 
 
 def check(

@@ -9,6 +9,8 @@ from emsworker.core.options import Check, option, problems_in, raise_problems, w
 
 _PER_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smh])")
+_LEAST_PER_S, _MOST_PER_S = 1 / (366 * 86_400), 1e9
+_SHOWN = 40  # characters of what is no rate
 _SAVED_UP_S = 0.25  # how much unused rate may be saved up; any second starts at most 1.5 times the rate
 
 
@@ -16,12 +18,14 @@ def parse_rate(rate: str) -> float:
     """Parse ``100/s``, ``30/m`` or ``5/h`` into starts per second.
 
     Raises:
-        ValueError: not a rate, or 0.
+        ValueError: not a rate, or not from 1 in a year to a billion a second.
     """
     match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
-    if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{rate!r} is not a rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
-    return float(match[1]) / _PER_S[match[2]]
+    per_s = float(match[1]) / _PER_S[match[2]] if match is not None else 0.0
+    if not _LEAST_PER_S <= per_s <= _MOST_PER_S:
+        shown = repr(rate) if len(repr(rate)) <= _SHOWN else f"{repr(rate)[:_SHOWN]}..."
+        raise ValueError(f"{shown} is not a rate; write it like 100/s, 30/m or 5/h (to run nothing, pause the group)")
+    return per_s
 
 
 RATE = Check(parse_rate)

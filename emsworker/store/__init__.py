@@ -4,7 +4,7 @@ The names below are the store's seam: what rooms above the broker, and extension
 """
 
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.probe import check_room, has_privileges, missing_privileges
+from emsworker.store.engine.probe import check_room, has_privileges, missing_privileges, with_tables
 from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
 from emsworker.store.engine.schema import (
     check_server,
@@ -40,4 +40,5 @@ __all__ = [
     "server_now",
     "server_run",
     "stream_id",
+    "with_tables",
 ]

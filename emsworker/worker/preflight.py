@@ -39,6 +39,7 @@ from emsworker.store import (
     server_facts,
     stream_id,
     topics,
+    with_tables,
 )
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
@@ -117,6 +118,7 @@ def _lacking(session: Session, needs: Needs) -> str:
     named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
     user = server_facts(session).user
     options = "".join(f" --allow {one}" for one in needs.allow)
+    options += "".join(f" --with {one.name}" for one in with_tables(session))
     return (
         f"the database user {user} lacks what {needs.program} needs: {named}; "
         f"run the statements that `ems grants {needs.role} --user USER@HOST{options}` prints{needs.remedy}"

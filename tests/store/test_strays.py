@@ -5,10 +5,13 @@ import redis
 
 from emsworker.beat.strays import bring_strays_back
 from emsworker.core.config import Settings
+from emsworker.core.errors import EmsError
 from emsworker.core.model import Topic
 from emsworker.store.stream import high_watermark
 from emsworker.store.stream.messages import FARTHEST, close_hole_at
+from emsworker.store.stream.outbox import find_due, relay_due
 from tests.support.streams import Stream
+from tests.support.waiting import until
 
 FAR = 10**12
 OFFSETS = "SELECT `offset` FROM ems_message WHERE kind = 'message' ORDER BY `offset`"
@@ -59,6 +62,27 @@ def test_a_counter_that_was_set_far_ahead_is_set_back(stream: Stream) -> None:
     beat(stream)
     assert offsets(stream) == [1, 2, 3, 4]
     assert stream.app().send("t", 4).offset == 5
+
+
+@pytest.mark.parametrize("counter", [(1 << 62) - 1, (1 << 62) - 2])
+def test_a_counter_at_the_end_of_all_offsets_is_set_back_and_costs_no_message(
+    stream: Stream, caplog: pytest.LogCaptureFixture, counter: int
+) -> None:
+    topic, app = stream.topic(), stream.app()
+    app.send_many("t", range(3))
+    app.send_many("t", range(3, 6), countdown=0.001)
+    stream.rows("UPDATE ems_partition SET next_offset = %s WHERE topic_id = %s", counter, topic.id)
+    until(lambda: all(due.seconds < 0 for due in find_due(stream.session).due), 20, "they are due")
+    relay_due(stream.session, 100)
+    assert stream.rows("SELECT COUNT(*) FROM ems_outbox") == [(3,)], "they wait"
+    assert stream.rows("SELECT COUNT(*) FROM ems_publish") == [(0,)], "it is no fault of theirs"
+    with pytest.raises(EmsError):
+        stream.app().send_many("t", range(6, 9))
+    beat(stream)
+    assert "left no offset to write" in caplog.text
+    relay_due(stream.session, 100)
+    assert offsets(stream) == [1, 2, 3, 4, 5, 6]
+    assert stream.app().send("t", 6).offset == 7
 
 
 def test_many_rows_far_away_come_back_in_steps_and_in_their_order(stream: Stream) -> None:

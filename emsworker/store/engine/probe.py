@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
-from emsworker.core.extension import extensions
+from emsworker.core.extension import Extension, extensions
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import VERBS
 from emsworker.store.engine.schema import present_extensions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join
-from emsworker.store.engine.tables import table_columns
+from emsworker.store.engine.tables import has_tables, table_columns
 
 _SQL = Statements(__name__)
 
@@ -154,6 +154,14 @@ def _tries(needed: Mapping[str, Mapping[str, str]]) -> Sql:
 def may_insert(session: Session, table: str) -> bool:
     """Return whether the user may insert into a table of EMS; no row is touched."""
     return _allowed(session, _try("INSERT", table, table_columns()[table]))
+
+
+def with_tables(session: Session) -> list[Extension]:
+    """Return the extensions whose tables the stream has; none if this user cannot read that."""
+    try:
+        return [one for one in present_extensions(session) if has_tables(one)]
+    except AccessDenied:
+        return []
 
 
 def _missing_for_migration(session: Session) -> Iterator[str]:

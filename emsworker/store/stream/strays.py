@@ -19,6 +19,7 @@ from emsworker.store.stream.messages import FARTHEST, next_row
 
 _SQL = Statements(__name__)
 _STEP = 200_000  # offsets that are searched for the hole; a longer way is left to the high watermark
+_LAST = (1 << 62) - (1 << 20)  # the constraints end offsets at 1 << 62; no batch takes as many
 _ROWS = 100  # rows in one transaction, which publishers of the partition wait for
 
 
@@ -50,6 +51,31 @@ def find_strays(session: Session, gap_timeout_s: float) -> Iterator[Stray]:
         neighbour = next_row(session, topic_id, partition, free) if free < searched.end else None
         if neighbour and neighbour.offset - free > FARTHEST and neighbour.age_s >= gap_timeout_s:
             yield Stray(topic_id, partition, free, neighbour.offset)
+
+
+@dataclass(frozen=True)
+class WornCounter:
+    """The counter of a partition that stands at the end of all offsets."""
+
+    topic_id: int
+    partition: int
+    next_offset: int
+
+
+def find_worn(session: Session) -> list[WornCounter]:
+    """Return the partitions whose counters leave no offset that can be written; no row tells of them."""
+    return [WornCounter(*row) for row in session.rows(_SQL.list_worn, {"last": _LAST})]
+
+
+def set_back(session: Session, worn: WornCounter) -> None:
+    """Set a counter to the end of its rows; a batch that has taken offsets before cannot have been written."""
+    where = {"topic_id": worn.topic_id, "partition": worn.partition}
+
+    def work(session: Session) -> None:
+        if session.rows(_SQL.lock_partition, where):
+            session.change(_SQL.set_counter, where)
+
+    session.transaction(work)
 
 
 def bring_back(session: Session, stray: Stray) -> int:

@@ -10,6 +10,11 @@ SELECT r.topic_id, r.`partition`, r.high_watermark, r.end FROM (
   FROM ems_partition p
 ) r WHERE r.end > r.high_watermark + %(farthest)s
 
+-- name: list_worn
+-- Partitions whose counter is so far that the constraints refuse the next messages: nobody can write a row that would
+-- show it.
+SELECT topic_id, `partition`, next_offset FROM ems_partition WHERE closed = 0 AND next_offset > %(last)s
+
 -- name: lock_partition
 -- No publisher takes an offset meanwhile; those whose offsets come from elsewhere meet the primary key.
 SELECT 1 FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND closed = 0 FOR UPDATE
