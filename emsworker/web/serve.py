@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from emsworker.extending.administration import OUT_OF_RESOURCES
@@ -49,7 +51,7 @@ def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) ->
     name = f"[{host}]" if ":" in host else host
     address = f"http://{name}:{listener.getsockname()[1]}/"
     config = uvicorn.Config(
-        app,
+        _Framed(app),
         loop="asyncio",  # uvloop accepts without asking the listener
         http=_Connection,
         log_config=None,
@@ -67,6 +69,25 @@ def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) ->
         signal.signal(number, lambda *_: None)
     ready(address)
     _Server(config).run(sockets=[listener])
+
+
+class _Framed:
+    """Refuses requests with two lengths, and closes their connections.
+
+    A proxy before this server may go by the other one, and what it takes for a body would be a request here (RFC 9112,
+    section 6.1).
+    """
+
+    def __init__(self, app: Starlette) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope.get("headers", ())}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            refused = PlainTextResponse("A request has one length.\n", 400, {"connection": "close"})
+            await refused(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
