@@ -289,6 +289,7 @@ class Child:
             if ticks() >= self._tell_alive_at:
                 self._tell_alive_at = ticks() + _ALIVE_S
                 self._spec.report_heartbeat(self._work.to_report(), self._health(ticks()).to_text())
+                self._context.recycler.look(ticks())
             if self._signals in ready:
                 self._on_signal(os.read(self._signals, 16))
             if parent and parent[0] in ready:

@@ -8,6 +8,7 @@ tells the supervisor, which starts its successor at once.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from emsworker.core.process import forks
 
 log = logging.getLogger(__name__)
 
+_SHORT_S = 10.0
 _STATM = Path("/proc/self/statm")
 
 
@@ -31,6 +33,14 @@ def resident_mib() -> float:
     """
     pages = int(_STATM.read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def _has_free_descriptor() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 @dataclass
@@ -62,6 +72,7 @@ class Recycler:
         self._reserved = 0  # messages given out to claims, including those that have been run
         self.ran = 0
         self._due = False
+        self._short_since = math.inf
         if max_memory_mib:
             self._check_memory_at_start()
 
@@ -106,6 +117,22 @@ class Recycler:
             self._due |= reason is not None
         if reason is not None:
             self._on_due(reason)
+
+    def look(self, now: float) -> None:
+        """Have the process replaced if no file descriptor has been free for some seconds.
+
+        It could connect to nothing any more, and would be silent for ever: its handlers have leaked them.
+
+        Args:
+            now: from the monotonic clock, in seconds.
+        """
+        if _has_free_descriptor():
+            self._short_since = math.inf
+            return
+        self._short_since = min(self._short_since, now)
+        if now - self._short_since >= _SHORT_S and not self._due:
+            self._due = True
+            self._on_due(f"no file descriptor was free for {_SHORT_S:g} s (a handler leaks them, or see `ulimit -n`)")
 
     def _reason(self) -> str | None:
         if self._max_tasks and self.ran >= self._max_tasks:

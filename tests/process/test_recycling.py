@@ -86,3 +86,15 @@ def test_a_child_that_never_gets_ready_backs_off(one_stream: Stream) -> None:
 def _pauses(log: str, least: int) -> list[float]:
     found = [float(text) for text in re.findall(r"the next starts in ([\d.]+) s", log)]
     return found if len(found) >= least else []
+
+
+def test_a_child_without_descriptors_is_replaced(one_stream: Stream) -> None:
+    stream = one_stream
+    worker = stream.worker(_LEAKY, threads=2)
+    stream.send("leaks", [{"n": 0, "descriptors": True}])
+    until(lambda: "recycling: no file descriptor was free for 10 s" in worker.text(), 60, "it is replaced")
+    stream.send("leaks", [{"n": n} for n in range(1, 20)])
+    stream.wait_ended(range(1, 20), 60)
+    (first, *_), (last,) = stream.record.events("start"), {one["pid"] for one in stream.record.events("end")}
+    assert first["pid"] != last, "the first message could not even note its end"
+    assert worker.stop() == 0

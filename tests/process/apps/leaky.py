@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from emsworker import Ems, Message
@@ -10,6 +11,7 @@ from tests.process.record import note
 
 app = Ems("leaky")
 _hoard: list[bytes] = []
+_open: list[int] = []
 
 
 @app.subscribe("leaks", "a")
@@ -17,6 +19,10 @@ def leak(message: Message) -> None:
     n = message.body["n"]
     note("start", n=n)
     _hoard.extend(os.urandom(1 << 20) for _ in range(message.body.get("mib", 0)))
+    if message.body.get("descriptors"):
+        with suppress(OSError):
+            while True:
+                _open.append(os.dup(0))
     while message.body.get("held") and not (Path(os.environ["EMS_TEST_RECORD"]) / "go").exists():
         time.sleep(0.01)
     time.sleep(message.body.get("s", 0))
