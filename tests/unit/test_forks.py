@@ -77,10 +77,19 @@ def _wake(flag: Wake) -> None:
     assert flag.wait(5)
 
 
+_IN_C = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="Python leaves a threading.Lock taken, too, by an exception after __enter__"
+)
+
+
 @pytest.mark.parametrize(
     ("make", "use"),
-    [(forks.Condition, _enter), (lambda: forks.Condition(forks.Lock()), _enter), (forks.Event, _use), (Wake, _wake)],
-    ids=["condition", "of a lock", "event", "wake"],
+    [
+        pytest.param(forks.Condition, _enter, marks=_IN_C, id="condition"),
+        pytest.param(lambda: forks.Condition(forks.Lock()), _enter, marks=_IN_C, id="of a lock"),
+        pytest.param(forks.Event, _use, marks=_IN_C, id="event"),
+        pytest.param(Wake, _wake, id="wake"),
+    ],
 )
 def test_an_exception_from_outside_leaves_no_lock_taken(make: Callable[[], Any], use: Callable[[Any], None]) -> None:
     for number in range(100):

@@ -48,7 +48,7 @@ class _Condition(threading.Condition):
     """A condition whose ``with`` takes and releases its lock in C.
 
     Python's own does it in functions, in which an exception from outside, as timeout libraries raise them, leaves the
-    lock taken for ever.
+    lock taken for ever. (Python 3.14 also looks for one between the taking of any lock and the block of its ``with``.)
     """
 
     __enter__ = property(attrgetter("_lock.__enter__"))
