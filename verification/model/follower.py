@@ -192,6 +192,8 @@ class Follower:
         self._flush(k, ends=not still_held and not cut)
         if cut:
             self._end_early(k, still_held)
+        elif not still_held and was["source"] == "retry" and self.state.clients[k].hold is not None:
+            self._give_back(k)  # retries go back in the transaction that ends their claim
         self._begin_told(k, change)
 
     def _flush(self, k: int, ends: bool) -> None:

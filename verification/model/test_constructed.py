@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from emsworker.beat import recovery
+from emsworker.consume.claim_progress import ClaimProgress
 from emsworker.core.codec import encode_json
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Claim, Group, NewMessage, Topic
@@ -116,6 +117,21 @@ def test_an_owner_gives_back_only_tombstones(traced: Stream) -> None:
     _run_the_rest(traced, topic, group, 4, [])
     _, steps = _followed(traced, group)
     assert steps["flush_open"] == steps["give_back"] == steps["adopt"] == 1
+
+
+def test_an_owner_gives_back_retries_that_it_has_not_begun(traced: Stream) -> None:
+    topic, group = _filled(traced, 3)
+    me = traced.client()
+    claim = traced.take(topic, group, me)
+    progress.flush(traced.session, flush_of(claim, topic, 3, failures=[failed(1), failed(3)]))
+    again = claims.take_retries(traced.session, traced.claimant(topic, group, me))
+    assert again and offsets(again) == [1, 3]
+    write = ClaimProgress(again, topic.id, 60.0).give_back((), 0.0)
+    assert write is not None and write.last is None
+    progress.flush(traced.session, write.flush)
+    transactions, steps = _followed(traced, group)
+    assert len(transactions[-1].of("ems_retry")) == 2
+    assert steps["give_back"] == 1 and steps["take_retries"] == 1
 
 
 def test_an_owner_finishes_what_was_written_down_before(traced: Stream) -> None:
