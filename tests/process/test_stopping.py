@@ -40,6 +40,7 @@ def test_hangups_under_load_lose_nothing_and_repeat_nothing(stream: Stream) -> N
     """What a terminal sends to all its processes, and logrotate to one: children are replaced, the beat goes on."""
     worker = stream.worker(topics=["acts"], groups=["a"], processes=2, threads=2)
     beat = stream.beat()
+    until(lambda: "the beat is running" in beat.text(), 60, "it handles signals")
     count = 0
     for _ in range(3):
         replaced = set(worker.children())
