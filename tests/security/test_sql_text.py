@@ -99,13 +99,14 @@ _SQL = re.compile(
     r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|GRANT [A-Z]+|LOCK|SET (@|SESSION|GLOBAL))\b\s"
 )
 _ACCOUNTS = LIBRARY / "local"  # sets up the private servers of `ems local`, with names and passwords of its own
+_GRIDS = "rights.py"  # names privileges, like `UPDATE ems_message`, of which `ems grants` makes statements for people
 
 
 def test_there_is_no_sql_outside_of_sql_files() -> None:
     found = [
         f"{path.relative_to(LIBRARY)}:{node.lineno}: {node.value}"
         for path in LIBRARY.rglob("*.py")
-        if path.parent != _ACCOUNTS
+        if path.parent != _ACCOUNTS and path.name != _GRIDS
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SQL.match(node.value)
     ]

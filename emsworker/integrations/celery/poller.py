@@ -74,14 +74,14 @@ class ResultPoller:
     def _start_over(self) -> None:
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._lock = forks.Lock()
-        self._looks: Waiter | None = None  # whose thread looks for all
+        self._looker: Waiter | None = None  # whose thread looks for all
         self._news_at = 0.0
 
     def hurry(self) -> None:
         """Look at once: somebody begins to wait, or something has come."""
         self._news_at = ticks()
-        if (looks := self._looks) is not None:
-            looks.woken.set()
+        if (looker := self._looker) is not None:
+            looker.woken.set()
 
     def arrived(self, key: bytes) -> None:
         """Look at once if somebody waits for a result that has been stored."""
@@ -98,16 +98,16 @@ class ResultPoller:
                 if not waiter.values:
                     waiter.woken.wait(min(left, pause_s))
         finally:  # also if an exception from outside ends it, wherever it comes
-            if self._looks is waiter:
-                self._looks = None
+            if self._looker is waiter:
+                self._looker = None
                 for other in list(self._waiters):
                     other.woken.set()
 
     def _may_look(self, waiter: Waiter) -> bool:
         with self._lock:
-            if self._looks is None:
-                self._looks = waiter
-            return self._looks is waiter
+            if self._looker is None:
+                self._looker = waiter
+            return self._looker is waiter
 
     def _look(self) -> float:
         """Look once, and return the seconds until the next look."""
@@ -119,7 +119,7 @@ class ResultPoller:
         if news := [waiter for waiter in waiters if waiter.take(found)]:
             self._news_at = ticks()
         for waiter in news:
-            if waiter is not self._looks:
+            if waiter is not self._looker:
                 waiter.woken.set()
         return self._pause_s(ticks() - began)
 
