@@ -1,4 +1,4 @@
-"""Where messages of one partition are in some groups: four statements, however long the stream is."""
+"""States of the messages of one partition in some groups, by four statements, however long the stream is."""
 
 from __future__ import annotations
 
