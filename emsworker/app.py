@@ -9,13 +9,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.placed import PlacedBroker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, InvalidName, Problem, TopicRuleError
+from emsworker.core.extension import load
 from emsworker.core.ids import check_name
 from emsworker.core.model import Message, NewMessage, Receipt
 from emsworker.core.options import refuse_reserved, refuse_unknown
@@ -48,9 +49,14 @@ from emsworker.tasks.task import (
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
+    from emsworker.flows import FlowHandle
+    from emsworker.flows.decorators import FlowDecorator
+    from emsworker.flows.flow import AsyncFlow, Flow
+    from emsworker.flows.task import FlowTask
     from emsworker.testing import TestApp
 
 _TIMES = ("countdown", "eta", "delay")
+_FLOWS = "emsworker.flows.declaring"  # an extension: loaded when it is used
 
 log = logging.getLogger(__name__)
 
@@ -359,6 +365,56 @@ class Ems:
 
         return declare
 
+    @overload
+    def flow(self, function: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> FlowTask[P, R]: ...
+    @overload
+    def flow(self, function: Callable[Concatenate[Flow, P], R], /) -> FlowTask[P, R]: ...
+    @overload
+    def flow(self, function: None = None, /, *, version: int = 1, **options: Unpack[TaskKeywords]) -> FlowDecorator: ...
+    def flow(
+        self, function: Function | None = None, /, *, name: str | None = None, version: int = 1, **options: Any
+    ) -> Any:
+        """Declare a flow, a function of many steps that ends once: ``@app.flow def checkout(flow, order_id)``.
+
+        Its first argument is the :class:`emsworker.flows.Flow`, in whose words it asks for its steps.
+
+        Args:
+            name: by default ``module.function``.
+            version: of its code; flows are started with the highest that is declared under the name, and each is run by
+                the version with which it began.
+            options: as of a task; ``max_attempts`` is 5.
+
+        Raises:
+            ConfigError: an option is unknown or wrong, or the name is taken.
+        """
+        return load(f"{_FLOWS}:declare")(self, function, name, version, options)
+
+    def signal(
+        self, id: str, name: str, value: Any = None, *, transaction: Any = None, topic: str | None = None
+    ) -> None:
+        """Give a flow a signal, which ``flow.wait_for(name)`` returns; one that comes before it is kept.
+
+        Args:
+            id: of the flow.
+            value: anything with a JSON form.
+            transaction: give it with its commit, as in :meth:`send`.
+            topic: on which the flow is run, if that is not the app's.
+
+        Raises:
+            UnknownFlow: there is no such flow.
+            FlowEnded: it has ended.
+        """
+        load(f"{_FLOWS}:signal")(self, id, name, value, transaction, topic)
+
+    def find_flow(self, id: str, *, topic: str | None = None) -> FlowHandle[Any]:
+        """Return a flow by its id, to look at it, wait for it or cancel it.
+
+        Args:
+            topic: on which it is run, if that is not the app's.
+        """
+        found: FlowHandle[Any] = load(f"{_FLOWS}:find")(self, id, topic)
+        return found
+
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
@@ -414,7 +470,11 @@ class Ems:
 
     def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
-        return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
+        return self.send_prepared(Outgoing(topic, body, **options), transaction)
+
+    def send_prepared(self, outgoing: Outgoing, transaction: Any = None) -> Receipt:
+        """Send one message that :meth:`Task.prepare` has made."""
+        return self._publish(outgoing.topic, [outgoing], transaction)[0]
 
     def _publish(self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False) -> list[Receipt]:
         if not self._around_publish:
@@ -492,9 +552,9 @@ class Ems:
         """The threads on which coroutines send: ``await app.pool.run(call)`` runs another call that blocks."""
         return self.broker.pool
 
-    def send_calls(self, topic: str, outgoing: list[Outgoing]) -> list[Receipt]:
+    def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt]:
         """Send many messages whose headers may be reserved; see :meth:`send_many`."""
-        return self._publish(topic, outgoing, None, many=True)
+        return self._publish(topic, outgoing, transaction, many=True)
 
     def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
         """Return messages as they are stored; mistakes are refused before the broker may create a topic."""

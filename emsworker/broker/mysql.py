@@ -36,7 +36,7 @@ from emsworker.store.cluster import schedules
 from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
-from emsworker.store.engine.session import never
+from emsworker.store.engine.session import Session, never
 from emsworker.store.groups import handlers, limits
 from emsworker.store.stream import forwards
 
@@ -303,7 +303,10 @@ class MysqlBroker:
 
     def channel(self, *, patient: bool = True) -> MysqlChannel:
         """Open a connection for a thread that consumes."""
-        return MysqlChannel(self.database.session(patient))
+        return MysqlChannel(self.database.session(patient), self._move)
+
+    def _move(self, session: Session) -> None:
+        self.outbox.move(session)
 
     def close(self) -> None:
         """Wait for what the threads of the pool have begun, and close the connections; both are made anew if needed."""

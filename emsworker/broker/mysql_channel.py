@@ -26,10 +26,12 @@ class MysqlChannel:
 
     Args:
         session: used by one thread at a time.
+        move: moves what an extension has sent with an ack.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, move: Callable[[Session], object] = lambda session: None) -> None:
         self.session = session
+        self._move = move
 
     def find_work(self, group_ids: Sequence[int]) -> PollAnswer:
         """Find, without any lock, the work that is available to groups."""
@@ -46,30 +48,45 @@ class MysqlChannel:
     ) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one."""
         if claimant.group.order is not Order.NONE:
-            return ordered.take_next(self.session, claimant, partition, before)
-        return claims.take_range(self.session, claimant, partition, before, wait=wait, announced=announced)
+            taken = ordered.take_next(self.session, claimant, partition, before)
+        else:
+            taken = claims.take_range(self.session, claimant, partition, before, wait=wait, announced=announced)
+        self._after(*before)
+        return taken
 
     def take_waiting(
         self, claimant: Claimant, before: Sequence[Flush] = (), *, from_partition: int = 0
     ) -> Claim | NothingClaimed:
         """Adopt a claim that its owner gave back or lost."""
-        return claims.take_waiting(self.session, claimant, before, from_partition=from_partition)
+        taken = claims.take_waiting(self.session, claimant, before, from_partition=from_partition)
+        self._after(*before)
+        return taken
 
     def take_retries(self, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
         """Claim due retries of one partition."""
-        return claims.take_retries(self.session, claimant, before)
+        taken = claims.take_retries(self.session, claimant, before)
+        self._after(*before)
+        return taken
 
     def flush(self, flush: Flush) -> None:
         """Write the progress of a claim down."""
         progress.flush(self.session, flush)
+        self._after(flush)
 
     def give_back(self, flush: Flush, last: int, isolation: Isolation = Isolation.NONE) -> None:
         """Write progress down, keep the claim only up to ``last``, and return the rest."""
         progress.give_back(self.session, flush, last, isolation)
+        self._after(flush)
 
     def detach(self, flush: Flush, rest: Claim) -> None:
         """Write progress down, and move the messages that still run to a claim beside the stream."""
         detaching.detach(self.session, flush, rest)
+        self._after(flush)
+
+    def _after(self, *flushes: Flush) -> None:
+        """Move what an extension has sent with acks that are committed now; if that fails, the beat does it."""
+        if any(flush.is_followed for flush in flushes):
+            self._move(self.session)
 
     def recall(self, claimant: Claimant) -> bool:
         """Give back the claim that a packet took whose answer was lost."""
@@ -97,13 +114,17 @@ class MysqlChannel:
         self, call: Callable[[Transaction], T], commit: Callable[[T, Send], None], is_cut_short: Callable[[], bool]
     ) -> T:
         """Call a handler in a lent transaction, and commit it with the progress of its claim."""
+        sent: list[Flush] = []
 
         def attempt() -> T:
+            sent.clear()
             returned = self._call(call, is_cut_short)
-            self._commit(partial(commit, returned))
+            self._commit(partial(commit, returned), sent)
             return returned
 
-        return self.session.retry_on_conflict(attempt)
+        returned = self.session.retry_on_conflict(attempt)
+        self._after(*sent)
+        return returned
 
     def _call(self, call: Callable[[Transaction], T], is_cut_short: Callable[[], bool]) -> T:
         """Call the handler; an error with which the server rolled it back is raised even if the handler caught it."""
@@ -133,9 +154,13 @@ class MysqlChannel:
             raise conflict
         return returned
 
-    def _commit(self, commit: Callable[[Send], None]) -> None:
+    def _commit(self, commit: Callable[[Send], None], sent: list[Flush]) -> None:
+        def send(flush: Flush) -> None:
+            progress.commit_with(self.session, flush)
+            sent.append(flush)
+
         try:
-            commit(partial(progress.commit_with, self.session))
+            commit(send)
         except ConnectionLost as error:
             raise _lost(error) from error
         except TransactionGone:

@@ -29,7 +29,7 @@ from emsworker.core.errors import (
     FenceLost,
     SoftTimeLimitExceeded,
 )
-from emsworker.core.model import EXPIRES_HEADER, Claim, Message, Order, Outcome
+from emsworker.core.model import EXPIRES_HEADER, FOLLOW_HEADER, GROUP_HEADER, Claim, Message, Order, Outcome
 from emsworker.core.process.clock import ticks
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
@@ -206,7 +206,7 @@ class Executor:
         return [
             self._failed(message, handler.options, errors[message.id], ran_s)
             if errors and message.id in errors
-            else Ended(message, ran_s)
+            else self._succeeded(message, handler.options, None, ran_s)
             for message in messages
         ]
 
@@ -352,7 +352,7 @@ class Executor:
     # -- how a message ends --------------------------------------------------------------------------------------------
 
     def _succeeded(self, message: Message, options: HandlerOptions, value: object, ran_s: float) -> Ended:
-        if not options.keeps_result:
+        if not self._is_wanted(message, options):
             return Ended(message, ran_s)
         return Ended(message, ran_s, None, self._results.of_value(message, options, value))
 
@@ -360,7 +360,19 @@ class Executor:
         """Decide what an error means: a retry, a dead letter, or nothing."""
         failure = self._attempts.decide(message, options, error, ran_s)
         self._attempts.log_failure(message, options, failure, error)
-        return Ended(message, ran_s, failure, self._results.of_failure(message, options, failure, error), error)
+        wanted = self._is_wanted(message, options)
+        results = self._results.of_failure(message, options, failure, error) if wanted else ()
+        return Ended(message, ran_s, failure, results, error)
+
+    def _is_wanted(self, message: Message, options: HandlerOptions) -> bool:
+        """Return whether the result of a message is kept or followed; it is followed by its own group alone."""
+        if options.keeps_result:
+            return True
+        try:
+            headers = message.headers
+        except DecodeError:
+            return False
+        return FOLLOW_HEADER in headers and headers.get(GROUP_HEADER) == self._group
 
     def charge(self, run: LostRun, error: BaseException) -> Ended:
         """End a message whose run was lost, as its own task decides; the caller writes it down with the claim."""

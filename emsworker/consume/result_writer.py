@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from emsworker.consume.claim_progress import Ended
@@ -11,7 +12,7 @@ from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError, text_of
 from emsworker.core.flush import ResultRow, storable
 from emsworker.core.ids import uid_text
-from emsworker.core.model import Failure, Message
+from emsworker.core.model import FOLLOW_HEADER, Failure, Message
 from emsworker.core.url import redact
 from emsworker.tasks.options import HandlerOptions
 
@@ -42,30 +43,34 @@ class ResultWriter:
         self._putter = putter
 
     def of_value(self, message: Message, options: HandlerOptions, value: object) -> list[ResultRow]:
-        """Return the result of a message that has succeeded, of a handler that keeps results."""
-        ttl_s = options.result_ttl_s or self._ttl_s
+        """Return the result of a message that has succeeded, if it is kept or followed."""
+        ttl_s, follow = self._kept_s(options), message.headers.get(FOLLOW_HEADER)
         try:
             body = encode_json(value)
             if len(body) > MAX_RESULT_BYTES:
                 raise EncodeError(f"the result of {len(body)} bytes is over the limit of {MAX_RESULT_BYTES}")
         except EncodeError as reason:  # the task has done its work: a value that cannot be kept must not repeat it
             log.warning("%r has no result: %s", message, reason)
-            return [_failed(message.uid, reason, str(reason), ttl_s)]
-        return [ResultRow(message.uid, body, ttl_s=ttl_s)]
+            return [_failed(message.uid, reason, str(reason), ttl_s, follow)]
+        return [ResultRow(message.uid, body, ttl_s=ttl_s, follow=follow)]
 
     def of_failure(
         self, message: Message, options: HandlerOptions, failure: Failure, error: BaseException
     ) -> list[ResultRow]:
-        """Return the result of a message that has failed; empty if results are not kept, or if it will be retried."""
-        if not options.keeps_result or failure.retry_in_s is not None:
+        """Return the result of a message that has failed, if it is kept or followed; empty if it will be retried."""
+        if failure.retry_in_s is not None:
             return []
-        return [_failed(message.uid, error, failure.error, options.result_ttl_s or self._ttl_s)]
+        ttl_s, follow = self._kept_s(options), message.headers.get(FOLLOW_HEADER)
+        return [_failed(message.uid, error, failure.error, ttl_s, follow)]
+
+    def _kept_s(self, options: HandlerOptions) -> float:
+        return (options.result_ttl_s or self._ttl_s) if options.keeps_result else 0.0
 
     def put(self, ended: Sequence[Ended]) -> Sequence[Ended]:
         """Store the results that are not written with the acked offset; return the messages with those that are."""
         if self._putter is None:
             return ended
-        for row in (row for one in ended for row in one.results):
+        for row in (row for one in ended for row in one.results if row.is_kept):
             try:
                 self._putter.put(row)
             except Exception as error:  # a result store that is down must not make tasks run twice
@@ -74,9 +79,11 @@ class ResultWriter:
 
     def for_flush(self, ended: Ended) -> Ended:
         """Return the end of a message with the results to write with the acked offset."""
-        return ended if self._putter is None else ended._replace(results=())
+        if self._putter is None or not ended.results:
+            return ended
+        return ended._replace(results=[replace(row, ttl_s=0.0) for row in ended.results if row.follow is not None])
 
 
-def _failed(uid: bytes, error: BaseException, traceback: str, ttl_s: float) -> ResultRow:
+def _failed(uid: bytes, error: BaseException, traceback: str, ttl_s: float, follow: str | None) -> ResultRow:
     kind = type(error).__name__
-    return ResultRow(uid, None, kind[:255], storable(redact(text_of(error))), storable(traceback), ttl_s)
+    return ResultRow(uid, None, kind[:255], storable(redact(text_of(error))), storable(traceback), ttl_s, follow)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from emsworker.core.errors import ConfigError, Problem, repr_of
+from emsworker.core.flush import ResultRow
 
 GROUP = "ems.extensions"
 log = logging.getLogger(__name__)
@@ -73,6 +74,10 @@ class Extension:
             :mod:`emsworker.web.pages`.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
+        follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
+            with this extension's name. It appends statements to the transaction that acks them, ``follow(packet,
+            results)``.
+        follow_in_memory: the same for the broker in memory: ``follow(broker, results)``.
     """
 
     name: str
@@ -82,6 +87,8 @@ class Extension:
     services: str | None = None
     pages: str | None = None
     default_stream: str | None = None
+    follow: str | None = None
+    follow_in_memory: str | None = None
 
 
 def load(target: str) -> Any:
@@ -127,6 +134,22 @@ def extension(name: str) -> Extension:
     except KeyError:
         fix = f"no such extension is installed; there are {', '.join(extensions()) or 'none'}"
         raise ConfigError([Problem("extension", repr(name), fix)]) from None
+
+
+def followed(results: Iterable[ResultRow]) -> Iterator[tuple[Extension, list[ResultRow]]]:
+    """Yield each extension that is told of results, with those of them that it is told.
+
+    What names no extension that is installed here is passed over with a warning: its message has ended all the same.
+    """
+    told: dict[str, list[ResultRow]] = {}
+    for row in results:
+        if row.follow is not None:
+            told.setdefault(row.follow.partition(":")[0], []).append(row)
+    for name, rows in told.items():
+        if name in extensions():
+            yield extensions()[name], rows
+        else:
+            log.warning("%s ended with a header for extension %r, which is not installed here", len(rows), name)
 
 
 def default_stream() -> DefaultStream | None:

@@ -20,7 +20,8 @@ class ResultRow:
         uid: of the message.
         body: the value as JSON, or ``None`` if it failed.
         error_type, error, traceback: of the exception, or ``None`` if it succeeded.
-        ttl_s: how many seconds to keep it.
+        ttl_s: how many seconds to keep it; 0 if it is not kept, only told.
+        follow: the message's ``ems-follow``: the extension that is told of it in the same transaction.
     """
 
     uid: bytes
@@ -29,6 +30,12 @@ class ResultRow:
     error: str | None = None
     traceback: str | None = None
     ttl_s: float = 0.0
+    follow: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """True if it is to be stored."""
+        return self.ttl_s > 0
 
 
 def storable(text: str) -> str:
@@ -68,3 +75,8 @@ class Flush:
     reports_ended: Sequence[bytes] = ()
     blocked: Sequence[tuple[int, bytes | None]] = ()
     was: int | None = None
+
+    @property
+    def is_followed(self) -> bool:
+        """True if an extension is told of the end of one of its messages."""
+        return any(row.follow is not None for row in self.results)

@@ -25,6 +25,7 @@ from emsworker.core.times import NO_TIME, utc
 
 TASK_HEADER, EXPIRES_HEADER, SLOT_HEADER, PRIORITY_HEADER = "ems-task", "ems-expires", "ems-slot", "ems-priority"
 GROUP_HEADER = "ems-group"  # of a task's call: the group that the task was declared in
+FOLLOW_HEADER = "ems-follow"  # of a task's call: which extension is told of its end, and a word for it: NAME:WORD
 
 
 def priority_header(priority: int | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Administration as a library: topics, groups, messages, dead letters, alarms, audit."""
+"""What administrators do and look at: topics, groups, messages, dead letters, alarms, audit."""
 
 from __future__ import annotations
 

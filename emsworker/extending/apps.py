@@ -9,6 +9,7 @@ from emsworker.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from emsworker.app import Ems as Ems
     from emsworker.beat.leader import Beat as Beat
+    from emsworker.broker.memory import MemoryBroker as MemoryBroker
     from emsworker.broker.mysql import MysqlBroker as MysqlBroker
     from emsworker.broker.port import Broker as Broker
     from emsworker.tasks.correlation import CAUSATION as CAUSATION
@@ -17,18 +18,22 @@ if TYPE_CHECKING:
     from emsworker.tasks.middleware import RunBracket as RunBracket
     from emsworker.tasks.options import HandlerOptions as HandlerOptions
     from emsworker.tasks.task import BoundTask as BoundTask
+    from emsworker.tasks.task import Signature as Signature
     from emsworker.tasks.task import Task as Task
+    from emsworker.tasks.task import check_function as check_function
+    from emsworker.tasks.task import full_name as full_name
 
 __getattr__ = lazy_names(
     __name__,
     {
         "emsworker.app": "Ems",
         "emsworker.beat.leader": "Beat",
+        "emsworker.broker.memory": "MemoryBroker",
         "emsworker.broker.mysql": "MysqlBroker",
         "emsworker.broker.port": "Broker",
         "emsworker.tasks.correlation": "CAUSATION CORRELATION",
         "emsworker.tasks.middleware": "Middleware RunBracket",
         "emsworker.tasks.options": "HandlerOptions",
-        "emsworker.tasks.task": "BoundTask Task",
+        "emsworker.tasks.task": "BoundTask Signature Task check_function full_name",
     },
 )

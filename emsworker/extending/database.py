@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from emsworker.store.engine import foreign as foreign
     from emsworker.store.engine.database import Database as Database
     from emsworker.store.engine.errors import translate as translate
     from emsworker.store.engine.replica import Lag as Lag
@@ -24,16 +25,21 @@ if TYPE_CHECKING:
     from emsworker.store.engine.session import Session as Session
     from emsworker.store.engine.sql import Sql as Sql
     from emsworker.store.engine.sql import Statements as Statements
+    from emsworker.store.engine.sql import fill as fill
+    from emsworker.store.engine.sql import identifier as identifier
+    from emsworker.store.engine.sql import insertion as insertion
+    from emsworker.store.engine.sql import literals as literals
 
 __getattr__ = lazy_names(
     __name__,
     {
+        "emsworker.store.engine": "foreign",
         "emsworker.store.engine.database": "Database",
         "emsworker.store.engine.errors": "translate",
         "emsworker.store.engine.replica": "Lag ReplicaDatabase replica_lag",
         "emsworker.store.engine.schema": "check_extension check_version current_version latest_version migrate "
         "server_facts server_now stream_id",
         "emsworker.store.engine.session": "Packet Session",
-        "emsworker.store.engine.sql": "Sql Statements",
+        "emsworker.store.engine.sql": "Sql Statements fill identifier insertion literals",
     },
 )

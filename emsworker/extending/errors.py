@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import DecodeError as DecodeError
     from emsworker.core.errors import Duplicate as Duplicate
     from emsworker.core.errors import EmsError as EmsError
+    from emsworker.core.errors import EncodeError as EncodeError
     from emsworker.core.errors import ExtraMissing as ExtraMissing
     from emsworker.core.errors import FenceLost as FenceLost
     from emsworker.core.errors import InvalidName as InvalidName
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from emsworker.core.errors import NotInHand as NotInHand
     from emsworker.core.errors import Problem as Problem
     from emsworker.core.errors import PublishTimeout as PublishTimeout
+    from emsworker.core.errors import Reject as Reject
+    from emsworker.core.errors import ResultTimeout as ResultTimeout
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
     from emsworker.core.errors import StoreError as StoreError
@@ -32,9 +35,12 @@ if TYPE_CHECKING:
     from emsworker.core.errors import TlsError as TlsError
     from emsworker.core.errors import TopicDeleted as TopicDeleted
     from emsworker.core.errors import TopicRuleError as TopicRuleError
+    from emsworker.core.errors import TransactionRolledBack as TransactionRolledBack
     from emsworker.core.errors import UnknownGroup as UnknownGroup
     from emsworker.core.errors import UnknownMessage as UnknownMessage
+    from emsworker.core.errors import UnknownTask as UnknownTask
     from emsworker.core.errors import UnknownTopic as UnknownTopic
+    from emsworker.core.errors import WrongArguments as WrongArguments
     from emsworker.core.errors import error_line as error_line
     from emsworker.core.errors import is_known as is_known
     from emsworker.core.errors import repr_of as repr_of
@@ -44,10 +50,12 @@ __getattr__ = lazy_names(
     __name__,
     {
         "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
-        "ConnectionLost DecodeError Duplicate EmsError ExtraMissing FenceLost "
-        "InvalidName LeaseLost MessageTooLarge NotInHand Problem PublishTimeout "
-        "REFUSED SchemaMissing SoftTimeLimitExceeded StoreError StoreUnavailable "
-        "TlsError TopicDeleted TopicRuleError UnknownGroup UnknownMessage "
-        "UnknownTopic error_line is_known repr_of text_of",
+        "ConnectionLost DecodeError Duplicate EmsError EncodeError ExtraMissing "
+        "FenceLost InvalidName LeaseLost MessageTooLarge NotInHand Problem "
+        "PublishTimeout REFUSED Reject ResultTimeout SchemaMissing "
+        "SoftTimeLimitExceeded StoreError StoreUnavailable TlsError TopicDeleted "
+        "TopicRuleError TransactionRolledBack UnknownGroup UnknownMessage "
+        "UnknownTask UnknownTopic WrongArguments error_line is_known repr_of "
+        "text_of",
     },
 )

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from emsworker.publish.redis_connection import LeftAlone as LeftAlone
     from emsworker.publish.redis_connection import RedisConnection as RedisConnection
     from emsworker.publish.redis_connection import client_of as client_of
+    from emsworker.publish.transaction import OutboxTransaction as OutboxTransaction
+    from emsworker.publish.transaction import Transaction as Transaction
 
 __getattr__ = lazy_names(
     __name__,
@@ -21,5 +23,6 @@ __getattr__ = lazy_names(
         "emsworker.publish.outgoing": "Outgoing",
         "emsworker.publish.producer": "Producer",
         "emsworker.publish.redis_connection": "LeftAlone RedisConnection client_of",
+        "emsworker.publish.transaction": "OutboxTransaction Transaction",
     },
 )

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from emsworker.core.codec import COMPRESSION as COMPRESSION
     from emsworker.core.codec import CONTENT_ENCODING as CONTENT_ENCODING
     from emsworker.core.codec import CONTENT_TYPE as CONTENT_TYPE
+    from emsworker.core.codec import Decoder as Decoder
     from emsworker.core.codec import check_encoding as check_encoding
     from emsworker.core.codec import decode_headers as decode_headers
     from emsworker.core.codec import encode_headers as encode_headers
+    from emsworker.core.codec import encode_json as encode_json
     from emsworker.core.codec import is_accepted as is_accepted
     from emsworker.core.codec import unpack as unpack
     from emsworker.core.counted import AtLeast as AtLeast
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from emsworker.core.durations import LONGEST_S as LONGEST_S
     from emsworker.core.durations import format_duration as format_duration
     from emsworker.core.durations import parse_duration as parse_duration
+    from emsworker.core.flush import ResultRow as ResultRow
+    from emsworker.core.flush import storable as storable
     from emsworker.core.ids import MAX_KEY_BYTES as MAX_KEY_BYTES
     from emsworker.core.ids import TASK_NAME as TASK_NAME
     from emsworker.core.ids import check_name as check_name
@@ -44,6 +48,11 @@ if TYPE_CHECKING:
     from emsworker.core.ids import new_uid as new_uid
     from emsworker.core.ids import parse_uid as parse_uid
     from emsworker.core.ids import uid_text as uid_text
+    from emsworker.core.ladder import DEFAULT_LADDER as DEFAULT_LADDER
+    from emsworker.core.ladder import Dead as Dead
+    from emsworker.core.ladder import Ladder as Ladder
+    from emsworker.core.model import FOLLOW_HEADER as FOLLOW_HEADER
+    from emsworker.core.model import GROUP_HEADER as GROUP_HEADER
     from emsworker.core.model import PRIORITY_HEADER as PRIORITY_HEADER
     from emsworker.core.model import TASK_HEADER as TASK_HEADER
     from emsworker.core.model import Group as Group
@@ -77,13 +86,16 @@ __getattr__ = lazy_names(
         "emsworker.core.alarms": "Alarm Attempts GONE Metric Rule Silence Step advance describe evaluate parse_share",
         "emsworker.core.batches": "in_batches",
         "emsworker.core.budget": "Budget count_marks",
-        "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE check_encoding decode_headers "
-        "encode_headers is_accepted unpack",
+        "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
+        "decode_headers encode_headers encode_json is_accepted unpack",
         "emsworker.core.counted": "AtLeast counted plural",
         "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
+        "emsworker.core.flush": "ResultRow storable",
         "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid parse_uid uid_text",
-        "emsworker.core.model": "Group Message NewMessage Order Outcome PRIORITY_HEADER Receipt TASK_HEADER "
-        "Topic TopicKind priority_header priority_of",
+        "emsworker.core.ladder": "DEFAULT_LADDER Dead Ladder",
+        "emsworker.core.model": "FOLLOW_HEADER GROUP_HEADER Group Message NewMessage Order Outcome "
+        "PRIORITY_HEADER Receipt TASK_HEADER Topic TopicKind priority_header "
+        "priority_of",
         "emsworker.core.offsets": "OffsetRange",
         "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
         "emsworker.core.preview": "PreviewDecoder",

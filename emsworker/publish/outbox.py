@@ -94,7 +94,7 @@ class Outbox:
         if transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
             if not all(one.is_delayed for one in messages):
-                self._move(self._database.thread_session())
+                self.move(self._database.thread_session())
             return receipts
         receipts = write(partial(foreign.run, transaction))
         if isinstance(transaction, OutboxTransaction):
@@ -154,7 +154,7 @@ class Outbox:
         """Store messages that another server has had in its outbox, each once; see :func:`forwards.accept`."""
         accepted = self._database.call(lambda session: forwards.accept(session, kept, messages))
         if accepted:
-            self._move(self._database.thread_session())
+            self.move(self._database.thread_session())
         return accepted
 
     def _parts(self, messages: Sequence[NewMessage]) -> list[list[NewMessage]]:
@@ -220,7 +220,7 @@ class Outbox:
                 raise
             self._commit(session, transaction)
             if transaction.written:
-                self._move(session)
+                self.move(session)
         sender.after_commit(transaction.sent)
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
@@ -255,7 +255,8 @@ class Outbox:
         uid = parse_uid(receipt.id)
         return bool(self._database.call(lambda session: outbox.find_kept(session, topic.id, [uid])))
 
-    def _move(self, session: Session) -> None:
+    def move(self, session: Session) -> None:
+        """Move what is committed and due; what cannot be moved now is left to the beat."""
         try:
             self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
         except StoreError as error:  # a producer may lack the privilege

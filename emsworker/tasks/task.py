@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
-from inspect import Signature, iscoroutinefunction, signature
+from inspect import iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from emsworker.core.config import Settings
@@ -36,11 +37,16 @@ else:
 Sent = TypeVar("Sent")
 
 
-class CallOptions(DeliveryOptions, total=False):
-    """Options of a task's call, for type checkers; see :meth:`Task.apply_async`."""
+class ManyOptions(DeliveryOptions, total=False):
+    """Options that many calls of a task have in common, for type checkers; see :meth:`Task.delay_many`."""
 
     topic: str | None
     expires: float | datetime | None
+
+
+class CallOptions(ManyOptions, total=False):
+    """Options of a task's call, for type checkers; see :meth:`Task.apply_async`."""
+
     task_id: str | None
     transaction: Any
 
@@ -80,9 +86,11 @@ class App(Protocol):
         """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
         ...
 
-    def send_call(
-        self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]
-    ) -> Receipt[Any]:
+    def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt[Any]]:
+        """Send many messages whose headers may be reserved."""
+        ...
+
+    def send_prepared(self, outgoing: Outgoing, transaction: Any = None) -> Receipt[Any]:
         """Send one message whose headers may be reserved."""
         ...
 
@@ -294,7 +302,7 @@ class Task(Handler, Generic[P, R]):
         )
 
     @lazy
-    def _signature(self) -> Signature | None:
+    def _signature(self) -> inspect.Signature | None:
         """The function's signature; ``None`` if that is not known, or messages reach it in batches.
 
         A decorator's own signature counts, not that of what it wraps: it may add arguments.
@@ -383,6 +391,20 @@ class Task(Handler, Generic[P, R]):
             ConfigError: an option is unknown or wrong; nothing was sent. All that :meth:`Ems.send` raises, besides.
         """
         refuse_unknown("apply_async()", options, _CALLED_WITH)
+        call = self.prepare(args, kwargs, expires=expires, task_id=task_id, topic=topic, **options)
+        return self.app.send_prepared(call, transaction)
+
+    def prepare(
+        self,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        expires: float | datetime | None = None,
+        task_id: str | None = None,
+        topic: str | None = None,
+        **options: Unpack[DeliveryOptions],
+    ) -> Outgoing:
+        """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
         body = call_body(self.name, args, kwargs)
         self.check_call(*body)
         headers = {TASK_HEADER: self.name, GROUP_HEADER: self.group}
@@ -393,7 +415,64 @@ class Task(Handler, Generic[P, R]):
             headers[EXPIRES_HEADER] = self.app.server_time(_checked_expiry(expires)).isoformat()
         options.setdefault("priority", self.options.priority)
         wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
-        return self.app.send_call(topic or self.topic, body, transaction=transaction, **wanted)
+        return Outgoing(topic or self.topic, body, **wanted)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+        """Return a call that is not sent yet, to be given to what sends it: ``flow.call(add.s(2, 3))``.
+
+        Raises:
+            WrongArguments: the function does not take these arguments.
+        """
+        body = call_body(self.name, args, kwargs)
+        self.check_call(*body)
+        return Signature(self, tuple(args), dict(kwargs))
+
+    def delay_many(
+        self, calls: Iterable[Any], *, transaction: Any = None, **options: Unpack[ManyOptions]
+    ) -> list[Receipt[R]]:
+        """Send many calls in one commit, as fast as :meth:`Ems.send_many`: ``add.delay_many([(1, 2), (3, 4)])``.
+
+        Args:
+            calls: each is a tuple or list of arguments, a dict of keyword arguments, a :class:`Signature` of this task
+                with options of its own, or, for a task of one argument, that argument.
+            transaction: send with its commit, as in :meth:`Ems.send`.
+            options: of all of them, as in :meth:`apply_async`; not for signatures.
+
+        Raises:
+            as :meth:`apply_async`; every call is checked before the first is sent.
+        """
+        refuse_unknown("delay_many()", options, _CALLED_WITH - {"task_id", "transaction"})
+        if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+            raise WrongArguments(
+                f"calls of task {self.name!r} is a {type(calls).__name__}; give a list of arguments; nothing was sent"
+            )
+        prepared = [self._prepare_one(call, options) for call in calls]
+        topics = {call.topic for call in prepared}
+        if len(topics) > 1:
+            raise WrongArguments(
+                f"calls of task {self.name!r} are for topics {', '.join(sorted(topics))}; give those of one topic"
+            )
+        return self.app.send_calls(topics.pop(), prepared, transaction=transaction) if prepared else []
+
+    async def adelay_many(
+        self, calls: Iterable[Any], *, transaction: Any = None, **options: Unpack[ManyOptions]
+    ) -> list[Receipt[R]]:
+        """Send many calls from a coroutine; see :meth:`delay_many`, and :meth:`Ems.asend` for a cancellation."""
+
+        def send(transaction: Any) -> list[Receipt[R]]:
+            return self.delay_many(calls, transaction=transaction, **options)
+
+        name, topic = f"calls of {self.name}", options.get("topic") or self.topic
+        return await self.app.in_pool(name, topic, send, transaction)
+
+    def _prepare_one(self, call: Any, options: ManyOptions) -> Outgoing:
+        if isinstance(call, Signature):
+            if call.task is not self:
+                raise WrongArguments(f"a call of {call.task.name!r} was given to task {self.name!r}; nothing was sent")
+            return call.prepare()
+        if isinstance(call, Mapping):
+            return self.prepare((), call, **options)
+        return self.prepare(call if isinstance(call, tuple | list) else (call,), **options)
 
     def cancel(self, call: str | Receipt) -> bool:
         """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
@@ -473,6 +552,37 @@ def _checked_expiry(expires: Any) -> float | datetime:
     if not is_number(expires) or not -LONGEST_S <= expires <= LONGEST_S:
         raise ConfigError([Problem("expires", repr(expires), "must be a number of seconds, or a datetime")])
     return float(expires)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature(Generic[R]):
+    """A call that is not sent yet; :meth:`Task.s` makes it.
+
+    Args:
+        options: as in :meth:`Task.apply_async`.
+    """
+
+    task: Task[..., R]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: CallOptions = field(default_factory=lambda: CallOptions())
+
+    def set(self, **options: Unpack[CallOptions]) -> Signature[R]:
+        """Return the call with options: ``add.s(2, 3).set(priority=5)``.
+
+        Raises:
+            ConfigError: an option is unknown.
+        """
+        refuse_unknown("set()", options, _CALLED_WITH - {"transaction"})
+        return replace(self, options={**self.options, **options})
+
+    def delay(self, *, transaction: Any = None) -> Receipt[R]:
+        """Send it now; see :meth:`Task.apply_async`."""
+        return self.task.apply_async(self.args, self.kwargs, transaction=transaction, **self.options)  # type: ignore[misc]
+
+    def prepare(self) -> Outgoing:
+        """Return what is sent."""
+        return self.task.prepare(self.args, self.kwargs, **self.options)  # type: ignore[misc]
 
 
 class PassedOver(Enum):

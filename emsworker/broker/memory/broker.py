@@ -41,6 +41,7 @@ class MemoryBroker:
     Attributes:
         log: every message that was sent.
         dead: the dead letters: the group's id, the message, and its last failure.
+        kept_of_extensions: what extensions keep, by their names.
     """
 
     in_memory = True
@@ -65,6 +66,7 @@ class MemoryBroker:
         self.transactions = Transactions(self._commit, lambda held: self._dedup.restore(held.keys))
         self.kept_results = MemoryResults(self.now)
         self.dead: list[tuple[int, KeptMessage, Failure]] = []
+        self.kept_of_extensions: dict[str, Any] = {}
 
     # -- time ----------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emsworker.core.errors import AssertionBroken, FenceLost
+from emsworker.core.extension import followed, load
 from emsworker.core.flush import Flush, storable
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, ClaimState, Failure, Isolation, Order
@@ -117,7 +118,10 @@ def add_flush(packet: Packet, progress: Flush) -> None:
         blocking.promote(
             packet, claim, [key for _, key in progress.blocked] + _keys_of(claim, ended, progress.failures)
         )
-    add_results(packet, progress.topic_id, claim.group_id, progress.results)
+    add_results(packet, progress.topic_id, claim.group_id, [row for row in progress.results if row.is_kept])
+    for extension, results in followed(progress.results):
+        assert extension.follow is not None, f"{extension.name} sends nothing that it does not follow"
+        load(extension.follow)(packet, results)
     add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
 

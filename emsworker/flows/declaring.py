@@ -1,0 +1,62 @@
+"""``@app.flow``, ``app.signal`` and ``app.find_flow``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emsworker.extending.apps import Ems, check_function, full_name
+from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.settings import is_whole
+from emsworker.extending.values import check_name
+from emsworker.flows.errors import FlowEnded, UnknownFlow
+from emsworker.flows.handle import FlowHandle
+from emsworker.flows.rows import ENDED, encode_value
+from emsworker.flows.stores import store_for
+from emsworker.flows.task import FlowTask
+
+_ATTEMPTS = 5
+_NOT_OPTIONS = ("bind", "transactional", "batch", "order")
+
+
+def declare(app: Ems, function: Any, name: str | None, version: int, options: dict[str, Any]) -> Any:
+    """Declare the function of a flow; see :meth:`Ems.flow`."""
+    if not is_whole(version) or version < 1:
+        raise ConfigError([Problem("version", repr(version), "must be a whole number from 1")])
+    if wrong := [one for one in _NOT_OPTIONS if one in options]:
+        raise ConfigError([Problem(one, repr(options[one]), "a flow has no such option") for one in wrong])
+    topic, group = options.pop("topic", None), options.pop("group", None)
+    checked = app.registry.options({"max_attempts": _ATTEMPTS} | options)
+
+    def decorate(function: Any) -> FlowTask[Any, Any]:
+        check_function("flow", function)
+        place = {"topic": topic or app.settings.topic, "group": group or app.settings.group}
+        known = check_name("task", name or full_name(function))
+        task = app.registry.route(place["topic"], place["group"]).tasks.get(known)
+        if isinstance(task, FlowTask):
+            task.add_version(version, function)
+            return task
+        task = FlowTask(app, function, known, checked, version, **place)
+        app.registry.add_task(task, None)
+        return task
+
+    return decorate if function is None else decorate(function)
+
+
+def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: str | None) -> None:
+    """Give a flow a signal; see :meth:`Ems.signal`."""
+    encoded = encode_value(value, f"the value of signal {name!r}")
+    store = store_for(app, topic or app.settings.topic)
+    if transaction is not None:
+        state = store.signal(transaction, id, name, encoded)
+    else:
+        with app.transaction() as own:
+            state = store.signal(own, id, name, encoded)
+    if state is None:
+        raise UnknownFlow(f"there is no flow {id!r}")
+    if state in ENDED:
+        raise FlowEnded(f"flow {id!r} has ended ({state}); signal {name!r} was not given")
+
+
+def find(app: Ems, id: str, topic: str | None) -> FlowHandle[Any]:
+    """Return a flow by its id; see :meth:`Ems.find_flow`."""
+    return FlowHandle(id, store_for(app, topic or app.settings.topic), app)

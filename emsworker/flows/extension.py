@@ -1,0 +1,11 @@
+"""The declaration."""
+
+from emsworker.extending.declaration import Extension
+
+EXTENSION = Extension(
+    "flows",
+    __package__,
+    rights="emsworker.flows.rights:RIGHTS",
+    follow="emsworker.flows.store:follow",
+    follow_in_memory="emsworker.flows.memory:follow",
+)

@@ -1,0 +1,223 @@
+"""Flows in memory, for tests: the rules of :mod:`emsworker.flows.store` without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from emsworker.extending.apps import MemoryBroker
+from emsworker.extending.values import NewMessage, ResultRow, new_uid
+from emsworker.flows.errors import FlowLost
+from emsworker.flows.rows import (
+    CANCELLED,
+    ENDED,
+    FAILED,
+    READY,
+    RUNNING,
+    WAITING,
+    CallEnd,
+    Change,
+    Failure,
+    FlowRow,
+    Loaded,
+    NewFlow,
+    SignalRow,
+    StepRow,
+)
+
+
+@dataclass
+class KeptFlow:
+    """A flow with all that belongs to it."""
+
+    row: FlowRow
+    headers: bytes
+    steps: dict[int, StepRow] = field(default_factory=dict)
+    ends: dict[tuple[int, int], CallEnd] = field(default_factory=dict)
+    signals: list[SignalRow] = field(default_factory=list)
+    values: list[tuple[int, bytes, datetime]] = field(default_factory=list)
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class MemoryFlowStore:
+    """The flows of a broker in memory; see :class:`emsworker.flows.store.FlowStore`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+        self._flows: dict[int, KeptFlow] = {}
+        self._keys: dict[str, int] = {}
+        self._numbers = count(1)
+        self._signals = count(1)
+
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
+        """Store a flow, unless one with its id is there; return its number, and whether it is the new one."""
+        number = self._keys.get(new.key)
+        if number is not None:
+            new.check_same(self._flows[number].row.name, self._flows[number].row.args)
+            return number, False
+        number = self._keys[new.key] = next(self._numbers)
+        now = self._broker.now()
+        row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
+        row.started_at = row.changed_at = now
+        row.deadline_at = None if new.timeout_s is None else now + timedelta(seconds=new.timeout_s)
+        self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
+        return number, True
+
+    def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
+        """Give a flow a signal, and wake it if it waits; return its state."""
+        number = self._keys.get(key)
+        if number is None:
+            return None
+        kept = self._flows[number]
+        state = kept.row.state
+        if state not in ENDED:
+            kept.signals.append(SignalRow(next(self._signals), name, value))
+            self.wake(transaction, number)
+        return state
+
+    def wake(self, transaction: Any, number: int) -> None:
+        """Send a message that runs a flow, if it waits."""
+        kept = self._flows[number]
+        if kept.row.state == WAITING:
+            kept.row.state, kept.row.waits, kept.row.owner = READY, None, new_uid()
+            self._send_wake(kept)
+
+    def _send_wake(self, kept: KeptFlow) -> None:
+        body = f"[[{kept.row.id}],{{}}]".encode()
+        message = NewMessage(kept.row.owner, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
+        self._broker.send(kept.row.topic, [message])
+
+    def begin(self, number: int, owner: bytes) -> Loaded | None:
+        """Begin a run of a flow; ``None`` if there is nothing to run."""
+        kept = self._flows[number]
+        row = kept.row
+        if row.state not in (READY, WAITING) and not (row.state == RUNNING and row.owner == owner):
+            if row.state == FAILED and row.owner == owner:
+                self.retry(row)
+            return None
+        row.state, row.owner, row.waits, row.run = RUNNING, owner, None, row.run + 1
+        steps = [replace(one) for _, one in sorted(kept.steps.items())]
+        return Loaded(replace(row), steps, list(kept.signals), self._broker.now())
+
+    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+        """Record a step that has ended."""
+        self.write(flow, Change(added=[step]))
+
+    def write(self, flow: FlowRow, change: Change) -> bool:
+        """Write what a run has done; false if it was to wait for what is there already."""
+        kept = self._flows[flow.id]
+        row = kept.row
+        if row.run != flow.run or row.state != RUNNING:
+            raise FlowLost(f"flow {flow.key!r} is run by another message by now, or has ended")
+        steps, signals = change.unless
+        if change.state == WAITING and (
+            any(kept.steps[one].pending == 0 for one in steps) or any(one.name in signals for one in kept.signals)
+        ):
+            return False
+        for step in (*change.added, *change.ended):
+            kept.steps[step.number] = replace(step)
+            if step in change.added:
+                kept.steps[step.number].pending = step.total
+        taken = {signal for signal, _ in change.taken}
+        kept.signals = [one for one in kept.signals if one.id not in taken]
+        kept.values += [(number, value, self._broker.now()) for number, value in change.emitted]
+        if change.state is not None:
+            row.state, row.waits, row.value = change.state, change.waits, change.value
+            row.failure = change.failure or row.failure
+            row.ended_at = self._broker.now() if change.state in ENDED else None
+        if change.state in ENDED:
+            self._tell_parent(row, CallEnd(0, change.value, row.failure))
+        return True
+
+    def write_in(self, transaction: Any, flow: FlowRow, change: Change) -> None:
+        """Write what a run has done, in a transaction that is open."""
+        self.write(flow, change)
+
+    def _tell_parent(self, row: FlowRow, end: CallEnd) -> None:
+        if row.parent is not None:
+            parent, step, number = map(int, row.parent.split("."))
+            self.end(parent, step, replace(end, number=number))
+
+    def end(self, number: int, step: int, end: CallEnd) -> None:
+        """Record the end of a call, and wake the flow if it was the last one that a step has waited for."""
+        kept = self._flows.get(number)
+        if kept is None or step not in kept.steps or (step, end.number) in kept.ends:
+            return
+        kept.ends[step, end.number] = end
+        kept.steps[step].pending -= 1
+        if not kept.steps[step].pending:
+            self.wake(None, number)
+
+    def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
+        """Return the ends of the calls of a step."""
+        ends = self._flows[flow.id].ends
+        return [end for (number, _), end in sorted(ends.items(), key=lambda one: one[0]) if number == step.number]
+
+    def find(self, key: str) -> FlowRow | None:
+        """Return a flow by its id."""
+        number = self._keys.get(key)
+        return None if number is None else replace(self._flows[number].row)
+
+    def steps_of(self, flow: FlowRow) -> list[StepRow]:
+        """Return the steps of a flow."""
+        return [replace(one) for _, one in sorted(self._flows[flow.id].steps.items())]
+
+    def values_of(self, flow: FlowRow, after: int, limit: int) -> list[tuple[int, bytes, datetime]]:
+        """Return what a flow has emitted after a number."""
+        return [one for one in self._flows[flow.id].values if one[0] > after][:limit]
+
+    def cancel(self, flow: FlowRow) -> bool:
+        """Cancel a flow and those that it has called; false if it has ended."""
+        row = self._flows[flow.id].row
+        if row.state in ENDED:
+            return False
+        row.state, row.waits, row.run, row.ended_at = CANCELLED, None, row.run + 1, self._broker.now()
+        self._tell_parent(row, CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled")))
+        for child in list(self._flows.values()):
+            if child.row.parent is not None and child.row.parent.startswith(f"{flow.id}."):
+                self.cancel(child.row)
+        return True
+
+    def retry(self, flow: FlowRow, step: int | None = None) -> bool:
+        """Run a flow again that has failed or was cancelled; false if it is no such flow now."""
+        kept = self._flows[flow.id]
+        if kept.row.state not in (FAILED, CANCELLED):
+            return False
+        last = max(kept.steps, default=0)
+        failed = [number for (number, _), end in kept.ends.items() if end.failure is not None]
+        first = step if step is not None else last if failed and max(failed) == last else last + 1
+        kept.steps = {number: one for number, one in kept.steps.items() if number < first}
+        kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}
+        kept.row = replace(
+            kept.row,
+            state=READY,
+            owner=new_uid(),
+            failure=None,
+            ended_at=None,
+            deadline_at=None,
+            run=kept.row.run + 1,
+            next_step=last + 1,
+        )
+        self._send_wake(kept)
+        return True
+
+
+def follow(broker: MemoryBroker, results: Sequence[ResultRow]) -> None:
+    """Record the ends of calls, and wake the flows that have waited for the last one of a step."""
+    store = store_of(broker)
+    for row in results:
+        assert row.follow is not None
+        number, step, place = map(int, row.follow.partition(":")[2].split("."))
+        failure = None if row.error_type is None else Failure(row.error_type, row.error or "")
+        store.end(number, step, CallEnd(place, row.body, failure))
+
+
+def store_of(broker: MemoryBroker) -> MemoryFlowStore:
+    """Return the flows of a broker, which live as long as it."""
+    store: MemoryFlowStore | None = broker.kept_of_extensions.get("flows")
+    if store is None:
+        store = broker.kept_of_extensions["flows"] = MemoryFlowStore(broker)
+    return store

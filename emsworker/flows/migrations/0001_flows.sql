@@ -1,0 +1,85 @@
+-- Flows: many steps with one outcome. A flow is one row; its steps, the ends of the calls that they wait for, the signals
+-- that it was given and the values that it emits are rows of its own.
+
+CREATE TABLE IF NOT EXISTS ems_flow (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  `key` VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  version INT UNSIGNED NOT NULL,
+  topic_id INT UNSIGNED NOT NULL,
+  state ENUM('ready', 'running', 'waiting', 'done', 'failed', 'cancelled') NOT NULL,
+  run INT UNSIGNED NOT NULL DEFAULT 0,
+  owner BINARY(16) NOT NULL,
+  headers MEDIUMBLOB NOT NULL,
+  args MEDIUMBLOB NOT NULL,
+  waits VARCHAR(190) CHARACTER SET utf8mb4 NULL,
+  value MEDIUMBLOB NULL,
+  error_type VARCHAR(190) CHARACTER SET utf8mb4 NULL,
+  error TEXT CHARACTER SET utf8mb4 NULL,
+  parent VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL,
+  next_step INT UNSIGNED NOT NULL DEFAULT 1,
+  started_at DATETIME(6) NOT NULL,
+  changed_at DATETIME(6) NOT NULL,
+  deadline_at DATETIME(6) NULL,
+  ended_at DATETIME(6) NULL,
+  PRIMARY KEY (id),
+  UNIQUE KEY `key` (`key`),
+  KEY state (state, changed_at),
+  KEY ended (ended_at)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_flow_step (
+  flow_id BIGINT UNSIGNED NOT NULL,
+  step INT UNSIGNED NOT NULL,
+  kind ENUM('step', 'transaction', 'call', 'gather', 'sleep', 'wait', 'undo', 'emit', 'patch') NOT NULL,
+  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  total INT UNSIGNED NOT NULL DEFAULT 0,
+  pending INT UNSIGNED NOT NULL DEFAULT 0,
+  value MEDIUMBLOB NULL,
+  error_type VARCHAR(190) CHARACTER SET utf8mb4 NULL,
+  error TEXT CHARACTER SET utf8mb4 NULL,
+  due_at DATETIME(6) NULL,
+  began_at DATETIME(6) NOT NULL,
+  ended_at DATETIME(6) NULL,
+  PRIMARY KEY (flow_id, step)
+) ENGINE=InnoDB;
+
+-- The ends of the calls that a step waits for, written with their acks.
+
+CREATE TABLE IF NOT EXISTS ems_flow_end (
+  flow_id BIGINT UNSIGNED NOT NULL,
+  step INT UNSIGNED NOT NULL,
+  number INT UNSIGNED NOT NULL,
+  value MEDIUMBLOB NULL,
+  error_type VARCHAR(190) CHARACTER SET utf8mb4 NULL,
+  error TEXT CHARACTER SET utf8mb4 NULL,
+  ended_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (flow_id, step, number)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_flow_signal (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
+  flow_id BIGINT UNSIGNED NOT NULL,
+  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  value MEDIUMBLOB NOT NULL,
+  step INT UNSIGNED NULL,
+  sent_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (flow_id, id),
+  KEY id (id)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_flow_value (
+  flow_id BIGINT UNSIGNED NOT NULL,
+  number INT UNSIGNED NOT NULL,
+  value MEDIUMBLOB NOT NULL,
+  emitted_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (flow_id, number)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_flow_attribute (
+  name VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  value VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  flow_id BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (name, value, flow_id),
+  KEY flow (flow_id)
+) ENGINE=InnoDB;

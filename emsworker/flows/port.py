@@ -1,0 +1,61 @@
+"""A store of flows, as those who use it see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from emsworker.flows.rows import CallEnd, Change, FlowRow, Loaded, NewFlow, StepRow
+
+
+class FlowStore(Protocol):
+    """A store of flows; see :class:`emsworker.flows.store.FlowStore`."""
+
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
+        """Store a flow, unless one with its id is there."""
+        ...
+
+    def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
+        """Give a flow a signal, and wake it if it waits."""
+        ...
+
+    def begin(self, number: int, owner: bytes) -> Loaded | None:
+        """Begin a run of a flow."""
+        ...
+
+    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+        """Record a step that has ended."""
+        ...
+
+    def write(self, flow: FlowRow, change: Change) -> bool:
+        """Write what a run has done."""
+        ...
+
+    def write_in(self, transaction: Any, flow: FlowRow, change: Change) -> None:
+        """Write what a run has done, in a transaction that is open."""
+        ...
+
+    def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
+        """Return the ends of the calls of a step."""
+        ...
+
+    def find(self, key: str) -> FlowRow | None:
+        """Return a flow by its id."""
+        ...
+
+    def steps_of(self, flow: FlowRow) -> Sequence[StepRow]:
+        """Return the steps of a flow."""
+        ...
+
+    def values_of(self, flow: FlowRow, after: int, limit: int) -> list[tuple[int, bytes, datetime]]:
+        """Return what a flow has emitted after a number."""
+        ...
+
+    def cancel(self, flow: FlowRow) -> bool:
+        """Cancel a flow and those that it has called."""
+        ...
+
+    def retry(self, flow: FlowRow, step: int | None = None) -> bool:
+        """Run a flow again that has failed or was cancelled."""
+        ...

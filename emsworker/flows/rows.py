@@ -1,0 +1,218 @@
+"""What is stored of a flow, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from emsworker.extending.errors import EncodeError
+from emsworker.extending.values import Decoder, encode_json
+from emsworker.flows.errors import FlowExists
+
+READY, RUNNING, WAITING = "ready", "running", "waiting"
+DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
+ENDED = (DONE, FAILED, CANCELLED)
+STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, EMIT, PATCH = (
+    "step",
+    "transaction",
+    "call",
+    "gather",
+    "sleep",
+    "wait",
+    "undo",
+    "emit",
+    "patch",
+)
+CALLS = (CALL, GATHER)
+MAX_VALUE_BYTES = 1 << 20
+_JSON = Decoder(("json",))
+
+
+def encode_value(value: Any, what: str) -> bytes:
+    """Write a value of a flow as JSON.
+
+    Raises:
+        EncodeError: it has no JSON form, or is over a MiB.
+    """
+    try:
+        encoded = encode_json(value)
+    except EncodeError as error:
+        raise EncodeError(f"{what} cannot be kept: {error}") from error
+    if len(encoded) > MAX_VALUE_BYTES:
+        raise EncodeError(
+            f"{what} of {len(encoded)} bytes is over the limit of {MAX_VALUE_BYTES}; keep a reference to the data"
+        )
+    return encoded
+
+
+def decode_value(encoded: bytes | None) -> Any:
+    """Read a value of a flow."""
+    return None if encoded is None else _JSON.decode(encoded, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as it is stored.
+
+    Attributes:
+        kind: the name of its class.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class StepRow:
+    """A step.
+
+    Attributes:
+        number: steps of a flow are numbered in the order in which they began.
+        total, pending: of calls: how many there are, and how many of them have not ended.
+        value: of a step that has ended well, as JSON.
+        failure: of a step after whose error the flow went on.
+        due_at: until when it waits, of a sleep or of a signal with a timeout.
+    """
+
+    number: int
+    kind: str
+    name: str
+    total: int = 0
+    pending: int = 0
+    value: bytes | None = None
+    failure: Failure | None = None
+    due_at: datetime | None = None
+    began_at: datetime | None = None
+    ended_at: datetime | None = None
+    is_ended: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The end of one call of a step."""
+
+    number: int
+    value: bytes | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRow:
+    """A signal that no step has taken yet."""
+
+    id: int
+    name: str
+    value: bytes
+
+
+@dataclass(slots=True)
+class FlowRow:
+    """A flow.
+
+    Attributes:
+        id: number of its row.
+        key: its id, as users see it.
+        run: number of its present run; the fence of everything that a run writes.
+        owner: uid of the message that runs it, or is to wake it.
+        waits: for what it waits.
+        failure: with which it has failed, or will have when its steps are undone.
+        parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
+        next_step: the least number that no step has had.
+    """
+
+    id: int
+    key: str
+    name: str
+    version: int
+    topic: str
+    state: str
+    run: int
+    owner: bytes
+    args: bytes
+    waits: str | None = None
+    value: bytes | None = None
+    failure: Failure | None = None
+    parent: str | None = None
+    next_step: int = 1
+    started_at: datetime | None = None
+    changed_at: datetime | None = None
+    deadline_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class NewFlow:
+    """A flow that is to be started.
+
+    Attributes:
+        headers: of the messages that wake it.
+        timeout_s: after which it has failed.
+        attributes: to find it by.
+    """
+
+    key: str
+    name: str
+    version: int
+    topic: str
+    headers: bytes
+    args: bytes
+    timeout_s: float | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+
+    def check_same(self, name: str, args: bytes) -> None:
+        """Check that a flow that has this id already is the same one.
+
+        Raises:
+            FlowExists: it is another one.
+        """
+        if name != self.name:
+            raise FlowExists(
+                f"flow {self.key!r} exists, and is one of {name}, not of {self.name}; give this one another id"
+            )
+        if args != self.args:
+            raise FlowExists(
+                f"flow {self.key!r} exists, with other arguments: {args.decode()[:200]}; give this one another id"
+            )
+
+
+@dataclass(slots=True)
+class Change:
+    """What a run writes in one transaction, behind its fence.
+
+    Attributes:
+        added: steps that have begun, and perhaps ended.
+        ended: steps that were recorded before and have ended now.
+        taken: signals, each with the step that has taken it.
+        emitted: values, each with its number.
+        state: of the flow from now on; ``None`` if the run goes on.
+        waits: for what it waits.
+        unless: steps and signals; if one of these steps has no call pending, or one of these signals is there, the flow
+            does not wait, and nothing is written.
+    """
+
+    added: list[StepRow] = field(default_factory=list)
+    ended: list[StepRow] = field(default_factory=list)
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    emitted: list[tuple[int, bytes]] = field(default_factory=list)
+    state: str | None = None
+    waits: str | None = None
+    value: bytes | None = None
+    failure: Failure | None = None
+    unless: tuple[Sequence[int], Sequence[str]] = ((), ())
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a run of a flow begins with.
+
+    Attributes:
+        now: the server's time.
+    """
+
+    flow: FlowRow
+    steps: Sequence[StepRow]
+    signals: list[SignalRow]
+    now: datetime

@@ -1,0 +1,450 @@
+"""One run of a flow: what it asks for is answered from its history, or done and recorded.
+
+Both faces, the plain one and that of coroutines, stand on it. Its methods block; one is under way at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from emsworker.extending.apps import Signature, Task, full_name
+from emsworker.extending.errors import (
+    EmsError,
+    EncodeError,
+    TransactionRolledBack,
+    WrongArguments,
+    text_of,
+)
+from emsworker.extending.publishing import OutboxTransaction, Transaction
+from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
+from emsworker.flows.errors import CallFailed, FlowChanged, SignalTimeout, StepFailed
+from emsworker.flows.history import History
+from emsworker.flows.port import FlowStore
+from emsworker.flows.rows import (
+    CALL,
+    EMIT,
+    PATCH,
+    SLEEP,
+    STEP,
+    TRANSACTION,
+    UNDO,
+    WAIT,
+    WAITING,
+    CallEnd,
+    Change,
+    Failure,
+    FlowRow,
+    Loaded,
+    StepRow,
+    decode_value,
+    encode_value,
+)
+from emsworker.flows.starting import check_near, child_uid, send_wake, start_child
+
+if TYPE_CHECKING:
+    from emsworker.flows.task import FlowTask
+
+_TRIES = 5
+_inside: ContextVar[str | None] = ContextVar("ems_inside_step", default=None)
+
+
+class Suspended(BaseException):
+    """The flow waits: its function is left, and called again when what it waits for is there.
+
+    It is no Exception, so that a handler's ``except Exception`` does not catch it.
+    """
+
+
+class RunAgain(BaseException):
+    """What the flow was to wait for came while it went to wait: it is run again at once."""
+
+
+class Run:
+    """One run of a flow.
+
+    Args:
+        task: the function of the flow.
+        store: where flows are kept.
+        loaded: the flow as it was when the run began.
+        in_order: see :class:`History`.
+    """
+
+    def __init__(self, task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, *, in_order: bool) -> None:
+        self.task, self.app, self.store = task, task.flow_app, store
+        self.flow: FlowRow = loaded.flow
+        self.now: datetime = loaded.now
+        self.history = History(loaded.steps, loaded.flow.next_step, in_order=in_order)
+        self._signals = loaded.signals
+        self._unwritten = Change()
+        self.closed = False
+
+    # -- steps that run here -------------------------------------------------------------------------------------------
+
+    def step(self, name: str, call: Callable[[], Any]) -> Any:
+        """Return the checkpoint of a step; a new one is run first."""
+        row = self.find(STEP, name)
+        if row is not None:
+            return outcome_of(row)
+        row = self._new(STEP, name)
+        with self.inside(name), self.noting(row):
+            value = call()
+        return self.keep(row, value)
+
+    def keep(self, row: StepRow, value: Any) -> Any:
+        """Record the value of a step that has run, and return it as every later run will get it."""
+        row.value = encode_value(value, f"what step {row.name!r} returns")
+        change = self._take(added=[row])
+        if len(change.added) == 1 and not (change.ended or change.taken):
+            self.store.checkpoint(self.flow, row, 0.0)
+        else:
+            self.store.write(self.flow, change)
+        return decode_value(row.value)
+
+    def new_step(self, name: str) -> StepRow:
+        """Return the row of a step that is about to run."""
+        return self._new(STEP, name)
+
+    @contextmanager
+    def noting(self, row: StepRow) -> Iterator[None]:
+        """Note the failure of a step: it is kept if the flow goes on after it, with the next thing that it does."""
+        try:
+            yield
+        except Exception as error:
+            row.failure = Failure(_class_path(error), text_of(error))
+            self._unwritten.added.append(row)
+            raise
+
+    def transaction(self, name: str, call: Callable[[Transaction], Any]) -> Any:
+        """Return the checkpoint of a transaction; a new one is run, and committed with it."""
+        row = self.find(TRANSACTION, name)
+        if row is not None:
+            return outcome_of(row)
+        row = self._new(TRANSACTION, name)
+        change = self._take(added=[row])
+
+        def write(transaction: OutboxTransaction) -> None:
+            value = call(transaction)
+            row.value = encode_value(value, f"what transaction {name!r} returns")
+            self.store.write_in(transaction, self.flow, change)
+
+        with self.inside(name):
+            try:
+                self._commit(write)
+            except Exception as error:
+                change.added.remove(row)
+                self._put_back(change)
+                row.failure = Failure(_class_path(error), text_of(error))
+                self._unwritten.added.append(row)
+                raise
+        return decode_value(row.value)
+
+    def _commit(self, write: Callable[[OutboxTransaction], None]) -> None:
+        for tries in range(1, _TRIES + 1):
+            try:
+                with self.app.transaction() as transaction:
+                    write(transaction)
+                return
+            except TransactionRolledBack:
+                if tries == _TRIES:
+                    raise
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def calls(self, kind: str, name: str, signatures: Sequence[Signature[Any]], *, leaves: bool) -> StepRow:
+        """Return the step of some calls, which are sent if it is new.
+
+        Args:
+            leaves: a flow that has sent calls waits for them at once; otherwise others of its coroutines may go on.
+
+        Raises:
+            Suspended: the calls have not ended.
+        """
+        row = self.find(kind, name)
+        if row is None:
+            row = self._new(kind, name, total=len(signatures), pending=len(signatures), is_ended=not signatures)
+            self._send(row, signatures, waits=f"{kind} {name}" if leaves and signatures else None)
+            if leaves and signatures:
+                raise Suspended
+        if row.pending and leaves:
+            self.suspend(f"{kind} {name}", steps=[row.number])
+        return row
+
+    def _send(self, row: StepRow, signatures: Sequence[Signature[Any]], waits: str | None) -> None:
+        change = self._take(added=[row], state=None if waits is None else WAITING, waits=waits)
+
+        def write(transaction: OutboxTransaction) -> None:
+            self.send_calls(transaction, row, signatures)
+            self.store.write_in(transaction, self.flow, change)
+
+        self._commit(write)
+
+    def send_calls(self, transaction: OutboxTransaction, row: StepRow, signatures: Sequence[Signature[Any]]) -> None:
+        """Send the calls of a step in a transaction, each with a word about the place to which its end belongs."""
+        by_topic: dict[str, list[Any]] = {}
+        for number, signature in enumerate(signatures):
+            place = f"{self.flow.id}.{row.number}.{number}"
+            if start_child(self.app, self.store, transaction, signature, self.flow, place):
+                continue
+            call = signature.prepare()
+            check_near(self.app, self.flow.topic, call.topic, signature.task.name)
+            call.headers[FOLLOW_HEADER] = f"flows:{place}"
+            call.uid = uid_text(child_uid(self.flow.id, row.number, number))
+            by_topic.setdefault(call.topic, []).append(call)
+        for topic, calls in by_topic.items():
+            self.app.send_calls(topic, calls, transaction=transaction)
+
+    def value_of(self, row: StepRow) -> Any:
+        """Return what a call has returned.
+
+        Raises:
+            CallFailed: it has failed.
+        """
+        (end,) = self.store.ends_of(self.flow, row)
+        return _value_of(row, end)
+
+    def values_of(self, row: StepRow, *, errors: bool) -> list[Any]:
+        """Return what the calls of a step have returned, in their order.
+
+        Args:
+            errors: return the error of a call that has failed in its place, instead of raising the first one.
+
+        Raises:
+            CallFailed: one has failed.
+        """
+        values = []
+        for end in self.store.ends_of(self.flow, row) if row.total else ():
+            try:
+                values.append(_value_of(row, end))
+            except CallFailed as error:
+                if not errors:
+                    raise
+                values.append(error)
+        return values
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def suspend(self, waits: str, *, steps: Sequence[int] = (), signals: Sequence[str] = ()) -> None:
+        """Let the flow wait.
+
+        Raises:
+            Suspended: it waits from now on.
+            RunAgain: one of these steps or signals is there already.
+        """
+        change = self._take(state=WAITING, waits=waits[:190], unless=(steps, signals))
+        raise Suspended if self.store.write(self.flow, change) else RunAgain
+
+    def sleep(self, seconds: float | str, *, leaves: bool) -> bool:
+        """Return whether a sleep is over; a new one begins.
+
+        Raises:
+            Suspended: it is not.
+        """
+        row = self.find(SLEEP, "sleep")
+        if row is None:
+            due_at = self.app.server_time(_span(seconds))
+            row = self._new(SLEEP, "sleep", is_ended=False, due_at=due_at)
+            self._wait_until(row, "sleep" if leaves else None)
+            if leaves:
+                raise Suspended
+        if not row.is_ended and row.due_at is not None and row.due_at <= self.now:
+            self._end(row)
+        if not row.is_ended and leaves:
+            self.suspend("sleep")
+        return row.is_ended
+
+    def wait_for(self, name: str, timeout: float | str | None, *, leaves: bool) -> StepRow:
+        """Return the step that waits for a signal; it has ended if the signal came, or not in time.
+
+        Raises:
+            Suspended: neither has happened.
+        """
+        row = self.find(WAIT, name)
+        is_new = row is None
+        if row is None:
+            due_at = None if timeout is None else self.app.server_time(_span(timeout))
+            row = self._new(WAIT, name, is_ended=False, due_at=due_at)
+        if row.is_ended:
+            return row
+        signal = next((one for one in self._signals if one.name == name), None)
+        if signal is not None:
+            self._signals.remove(signal)
+            self._unwritten.taken.append((signal.id, row.number))
+            row.value = signal.value
+            self._end(row, is_new=is_new)
+        elif not is_new and row.due_at is not None and row.due_at <= self.now:
+            row.failure = Failure(_class_path(SignalTimeout()), f"signal {name!r} did not come in time")
+            self._end(row)
+        elif is_new:
+            self._wait_until(row, None)
+        if not row.is_ended and leaves:
+            self.suspend(f"signal {name}", signals=[name])
+        return row
+
+    def _end(self, row: StepRow, *, is_new: bool = False) -> None:
+        """Note that a step has ended; it is written with what the flow does next, or found out again."""
+        row.is_ended = True
+        (self._unwritten.added if is_new else self._unwritten.ended).append(row)
+
+    def _wait_until(self, row: StepRow, waits: str | None) -> None:
+        """Record a step that waits, and send the message that runs the flow when its time has come."""
+        change = self._take(added=[row], state=None if waits is None else WAITING, waits=waits)
+        if row.due_at is None:
+            self.store.write(self.flow, change)
+            return
+
+        def write(transaction: OutboxTransaction) -> None:
+            send_wake(self.app, transaction, self.task, self.flow.id, row.due_at)
+            self.store.write_in(transaction, self.flow, change)
+
+        self._commit(write)
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def undo(self, signature: Signature[Any]) -> None:
+        """Note a call that is made if the flow fails later."""
+        name = signature.task.name
+        if self.find(UNDO, name) is None:
+            row = self._new(UNDO, name)
+            row.value = encode_value([signature.args, signature.kwargs], f"the arguments of {name!r}")
+            self._unwritten.added.append(row)
+
+    def emit(self, value: Any) -> None:
+        """Publish a value of the flow, once."""
+        if self.find(EMIT, "emit") is None:
+            row = self._new(EMIT, "emit")
+            encoded = encode_value(value, "what the flow emits")
+            self.store.write(self.flow, self._take(added=[row], emitted=[(row.number, encoded)]))
+
+    def patched(self, name: str) -> bool:
+        """Return whether the flow began, or came here, with the code that asks this."""
+        if self.history.knows(PATCH, name):
+            self.find(PATCH, name)
+            return True
+        if not self.history.is_replayed:
+            return False
+        self.find(PATCH, name)
+        self._unwritten.added.append(self._new(PATCH, name))
+        return True
+
+    def find(self, kind: str, name: str) -> StepRow | None:
+        """Return the recorded step that the flow asks for.
+
+        Raises:
+            FlowChanged: another one was recorded in its place.
+            EmsError: it is asked for within another step, or when the run is over.
+        """
+        if (outer := _inside.get()) is not None:
+            raise EmsError(f"{kind} {name!r} is asked for inside of step {outer!r}; a step takes no steps of its own")
+        if self.closed:
+            raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
+        if len(name) > 190:
+            raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most 190 characters")
+        return self.history.find(kind, name)
+
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """Refuse steps within a step."""
+        token = _inside.set(name)
+        try:
+            yield
+        finally:
+            _inside.reset(token)
+
+    def finish(self, **end: Any) -> None:
+        """Write the end of the flow, with all that was not written yet."""
+        self.store.write(self.flow, self._take(**end))
+
+    def undoable(self) -> list[StepRow]:
+        """Return the calls that undo what was done, in the order in which they were noted."""
+        return [row for row in self.history.rows() if row.kind == UNDO]
+
+    def forget_failure(self) -> None:
+        """Forget the step whose error ended the run: the next one runs it again."""
+        added = self._unwritten.added
+        while added and added[-1].failure is not None and added[-1].kind in (STEP, TRANSACTION):
+            added.pop()
+
+    def _new(self, kind: str, name: str, **fields: Any) -> StepRow:
+        row = StepRow(self.history.new_number(), kind, name, **fields)
+        self.history.add(row)
+        return row
+
+    def _take(self, added: Sequence[StepRow] = (), **more: Any) -> Change:
+        """Return a change with all that was not written yet."""
+        change, self._unwritten = self._unwritten, Change()
+        change.added += added
+        for name, value in more.items():
+            setattr(change, name, value)
+        return change
+
+    def _put_back(self, change: Change) -> None:
+        self._unwritten = Change(change.added, change.ended, change.taken)
+
+
+def outcome_of(row: StepRow) -> Any:
+    """Return the value of a step that has ended, or raise its error again.
+
+    The error is one of the same class, with the same text and none of its attributes, if that class is loaded.
+
+    Raises:
+        StepFailed: its class is not.
+    """
+    if row.failure is None:
+        return decode_value(row.value)
+    failed = StepFailed(row.name, row.failure.kind.rpartition(".")[2], row.failure.text)
+    kind = _find_class(row.failure.kind)
+    if kind is None:
+        raise failed
+    error = kind.__new__(kind)
+    error.args = (row.failure.text,)
+    raise error from failed
+
+
+def _value_of(row: StepRow, end: CallEnd) -> Any:
+    if end.failure is None:
+        return decode_value(end.value)
+    name = row.name if row.kind == CALL else f"{row.name}[{end.number}]"
+    raise CallFailed(name, end.failure.kind, end.failure.text)
+
+
+def step_name(function: Any) -> str:
+    """Return the name of a step.
+
+    Raises:
+        WrongArguments: it is no function.
+    """
+    if isinstance(function, Task):
+        return function.name
+    if not callable(function):
+        raise WrongArguments(f"a step was given {function!r:.100}; give it a function and its arguments")
+    while isinstance(function, partial):
+        function = function.func
+    return full_name(function).rpartition(".")[2] if hasattr(function, "__qualname__") else full_name(function)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether a flow that ended with this error would end with it again: what was recorded cannot change."""
+    return isinstance(error, (StepFailed, FlowChanged, EncodeError, WrongArguments))
+
+
+def _class_path(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def _find_class(path: str) -> type[Exception] | None:
+    module, _, name = path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _span(value: float | str) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise WrongArguments(f"{value!r}: {error}") from None

@@ -1,0 +1,133 @@
+"""Starts flows: by a program, by another flow that calls one, or by a message that calls the flow as a task."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from emsworker.extending.apps import Ems, Signature
+from emsworker.extending.errors import InvalidName, WrongArguments
+from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid, uid_text
+from emsworker.flows.port import FlowStore
+from emsworker.flows.rows import FlowRow, NewFlow, encode_value
+
+if TYPE_CHECKING:
+    from emsworker.flows.task import FlowTask
+
+FLOW_HEADER = "ems-flow"
+"""Of the messages that run a flow."""
+_RUN = {FLOW_HEADER: "run"}
+_LONGEST_KEY = 190
+
+
+def wake_headers(task: FlowTask[Any, Any]) -> dict[str, str]:
+    """Return the headers of the messages that run flows of a function."""
+    return {TASK_HEADER: task.name, GROUP_HEADER: task.group} | _RUN
+
+
+def new_flow(
+    task: FlowTask[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    key: str,
+    *,
+    timeout_s: float | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    parent: str | None = None,
+) -> NewFlow:
+    """Return a flow that is to be started, checked.
+
+    Raises:
+        WrongArguments: the function does not take these arguments.
+        EncodeError: an argument has no JSON form.
+        InvalidName: the id or an attribute is too long, or no text.
+    """
+    task.check_call(args, kwargs)
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        raise InvalidName(f"flow id {key!r:.200}: it must be a text of 1 to {_LONGEST_KEY} characters")
+    words = {
+        _word("an attribute's name", name, 64): _word(name, str(value), 190)
+        for name, value in (attributes or {}).items()
+    }
+    encoded = encode_value([list(args), dict(kwargs)], f"the arguments of flow {task.name!r}")
+    headers = encode_headers(wake_headers(task))
+    return NewFlow(key, task.name, task.version, task.topic, headers, encoded, timeout_s, words, parent)
+
+
+def _word(what: str, text: Any, longest: int) -> str:
+    if not isinstance(text, str) or not 0 < len(text) <= longest:
+        raise InvalidName(f"{what} = {text!r:.200}: it must have 1 to {longest} characters")
+    return text
+
+
+def start(app: Ems, store: FlowStore, task: FlowTask[Any, Any], new: NewFlow, transaction: Any) -> bool:
+    """Start a flow with a transaction; false if one with its id was there already.
+
+    Raises:
+        FlowExists: that one is of another function, or has other arguments.
+    """
+    owner = new_uid()
+    number, is_new = store.start(transaction, new, task.topic_id, owner)
+    if is_new:
+        _send(app, transaction, task, number, owner)
+    return is_new
+
+
+def start_child(
+    app: Ems, store: FlowStore, transaction: Any, signature: Signature[Any], parent: FlowRow, place: str
+) -> bool:
+    """Start the flow that another one calls; false if it calls a task.
+
+    Args:
+        place: of the call: ``FLOW.STEP.NUMBER``.
+    """
+    from emsworker.flows.task import FlowTask  # which runs flows, and so calls this
+
+    task = signature.task
+    if not isinstance(task, FlowTask):
+        return False
+    check_near(app, parent.topic, task.topic, task.name)
+    _, _, step_and_number = place.partition(".")
+    key = f"{parent.key}/{step_and_number}"
+    if len(key) > _LONGEST_KEY:
+        key = hashlib.sha256(key.encode()).hexdigest()
+    new = new_flow(task, signature.args, signature.kwargs, key, parent=place)
+    start(app, store, task, new, transaction)
+    return True
+
+
+def check_near(app: Ems, topic: str, other: str, task: str) -> None:
+    """Check that a call is run on the server that keeps its flow.
+
+    Raises:
+        WrongArguments: it is not.
+    """
+    if app.settings.servers and topic != other:
+        here, there = app.server_of(topic), app.server_of(other)
+        if here != there:
+            raise WrongArguments(
+                f"the flow is on server {here!r}, and topic {other!r} of {task!r} on {there!r}; "
+                "a flow calls what is on its own server"
+            )
+
+
+def send_wake(app: Ems, transaction: Any, task: FlowTask[Any, Any], number: int, due_at: datetime | None) -> None:
+    """Send a message that runs a flow, perhaps later."""
+    _send(app, transaction, task, number, new_uid(), due_at)
+
+
+def _send(
+    app: Ems, transaction: Any, task: FlowTask[Any, Any], number: int, uid: bytes, due_at: datetime | None = None
+) -> None:
+    app.send_call(
+        task.topic, [[number], {}], transaction=transaction, headers=wake_headers(task), uid=uid_text(uid), eta=due_at
+    )
+
+
+def child_uid(flow: int, step: int, number: int) -> bytes:
+    """Return the uid of a call of a flow, always the same: a UUIDv8 that sorts by flow, step and number."""
+    rest = int.from_bytes(hashlib.blake2b(b"%d.%d.%d" % (flow, step, number), digest_size=4).digest(), "big")
+    value = flow << 80 | 8 << 76 | (step & 0xFFF) << 64 | 2 << 62 | (number & 0xFFFFFFFF) << 30 | rest >> 2
+    return value.to_bytes(16, "big")

@@ -1,0 +1,141 @@
+-- name: insert_flow
+-- On a connection of any driver, in any database. A flow that exists is left as it is.
+INSERT INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+  UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND) ON DUPLICATE KEY UPDATE id = id
+
+-- name: find_started
+SELECT id, owner, name, args, state FROM %(database)s.ems_flow WHERE `key` = %(key)s
+
+-- name: insert_attributes
+INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id) VALUES
+
+-- name: attribute_row
+(%(name)s,%(value)s,%(flow_id)s)
+
+-- name: begin_run
+-- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that
+-- has failed is run again if its dead letter is requeued.
+UPDATE ems_flow SET state = 'running', run = run + 1, owner = %(owner)s, waits = NULL, changed_at = NOW(6)
+WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' AND owner = %(owner)s))
+
+-- name: get_flow
+SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, NOW(6)
+FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.id = %(flow_id)s
+
+-- name: get_flow_by_key
+SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, NOW(6)
+FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
+
+-- name: list_steps
+SELECT step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at
+FROM ems_flow_step WHERE flow_id = %(flow_id)s ORDER BY step
+
+-- name: list_ends
+SELECT number, value, error_type, error FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s ORDER BY number
+
+-- name: list_signals
+SELECT id, name, value FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL ORDER BY id
+
+-- name: list_values
+SELECT number, value, emitted_at FROM ems_flow_value WHERE flow_id = %(flow_id)s AND number > %(after)s ORDER BY number LIMIT %(limit)s
+
+-- name: add_step
+-- A checkpoint alone: one statement, which writes nothing unless the run is the present one. It waits for a run that is
+-- just beginning, which then finds the row or has fenced it off.
+INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at)
+SELECT id, %(step)s, %(kind)s, %(name)s, 0, 0, %(value)s, %(error_type)s, %(error)s, NULL,
+  NOW(6) - INTERVAL %(took_s)s SECOND, NOW(6)
+FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOCK IN SHARE MODE
+
+-- name: fence
+UPDATE ems_flow SET changed_at = NOW(6) WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'
+
+-- name: insert_steps
+INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at) VALUES
+
+-- name: step_row
+(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
+
+-- name: end_step
+UPDATE ems_flow_step SET value = %(value)s, error_type = %(error_type)s, error = %(error)s, ended_at = NOW(6)
+WHERE flow_id = %(flow_id)s AND step = %(step)s
+
+-- name: take_signal
+UPDATE ems_flow_signal SET step = %(step)s WHERE flow_id = %(flow_id)s AND id = %(id)s
+
+-- name: insert_values
+INSERT INTO ems_flow_value (flow_id, number, value, emitted_at) VALUES
+
+-- name: value_row
+(%(flow_id)s,%(number)s,%(value)s,NOW(6))
+
+-- name: set_state
+UPDATE ems_flow SET state = %(state)s, waits = %(waits)s, value = %(value)s,
+  error_type = COALESCE(%(error_type)s, error_type), error = COALESCE(%(error)s, error),
+  ended_at = IF(%(is_ended)s, NOW(6), NULL) WHERE id = %(flow_id)s
+
+-- name: count_ready
+-- Read after the flow's row was locked: what becomes ready later finds the flow waiting.
+SELECT (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step IN %(steps)s AND pending = 0)
+  + (SELECT COUNT(*) FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND name IN %(signals)s AND step IS NULL)
+
+-- name: insert_ends
+-- IGNORE: a call that is run again, because its dead letter was requeued for example, ends only once.
+INSERT IGNORE INTO ems_flow_end (flow_id, step, number, value, error_type, error, ended_at) VALUES
+
+-- name: end_row
+(%(flow_id)s,%(step)s,%(number)s,%(value)s,%(error_type)s,%(error)s,NOW(6))
+
+-- name: count_ends
+UPDATE ems_flow_step SET pending = pending - ROW_COUNT(), ended_at = IF(pending = 0, NOW(6), NULL)
+WHERE flow_id = %(flow_id)s AND step = %(step)s
+
+-- name: wake_joined
+UPDATE ems_flow_step s STRAIGHT_JOIN ems_flow f ON f.id = s.flow_id
+SET f.state = 'ready', f.owner = %(owner)s, f.waits = NULL, f.changed_at = NOW(6)
+WHERE s.flow_id = %(flow_id)s AND s.step = %(step)s AND s.pending = 0 AND f.state = 'waiting'
+
+-- name: wake_waiting
+UPDATE %(database)s.ems_flow SET state = 'ready', owner = %(owner)s, waits = NULL, changed_at = UTC_TIMESTAMP(6)
+WHERE id = %(flow_id)s AND state = 'waiting'
+
+-- name: send_wake
+-- The message is sent only if the flow was woken just before: the owner is new each time.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND owner = %(owner)s AND state = 'ready'
+
+-- name: insert_signal
+INSERT INTO %(database)s.ems_flow_signal (flow_id, name, value, sent_at) VALUES (%(flow_id)s, %(name)s, %(value)s, UTC_TIMESTAMP(6))
+
+-- name: find_by_key
+SELECT id, state FROM %(database)s.ems_flow WHERE `key` = %(key)s
+
+-- name: cancel
+UPDATE ems_flow SET state = 'cancelled', run = run + 1, waits = NULL, changed_at = NOW(6), ended_at = NOW(6)
+WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
+
+-- name: list_children
+SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
+
+-- name: lock_ended
+SELECT id FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
+
+-- name: reopen
+UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = NULL, error = NULL, ended_at = NULL, deadline_at = NULL,
+  run = run + 1, changed_at = NOW(6), next_step = %(next_step)s WHERE id = %(flow_id)s
+
+-- name: delete_steps
+DELETE FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step >= %(step)s
+
+-- name: delete_ends
+DELETE FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step >= %(step)s
+
+-- name: give_signals_back
+UPDATE ems_flow_signal SET step = NULL WHERE flow_id = %(flow_id)s AND step >= %(step)s
+
+-- name: find_failed_call
+SELECT MAX(step) FROM ems_flow_end WHERE flow_id = %(flow_id)s AND error_type IS NOT NULL

@@ -1,0 +1,286 @@
+"""Functions of flows: tasks whose messages run a flow, each until it ends or waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from emsworker.extending.apps import Ems, HandlerOptions, Task
+from emsworker.extending.errors import ConfigError, DecodeError, Problem, Reject, UnknownTask, text_of
+from emsworker.extending.values import DEFAULT_LADDER, Dead, Ladder, Message, new_uid, parse_duration, uid_text
+from emsworker.flows.errors import FlowLost, FlowTimeout
+from emsworker.flows.flow import AsyncFlow, Flow
+from emsworker.flows.handle import FlowHandle
+from emsworker.flows.port import FlowStore
+from emsworker.flows.rows import DONE, FAILED, WAITING, Change, Failure, Loaded, decode_value, encode_value
+from emsworker.flows.run import Run, RunAgain, Suspended, is_final
+from emsworker.flows.starting import FLOW_HEADER, new_flow, send_wake, start
+from emsworker.flows.stores import store_for
+from emsworker.flows.undoing import undo_next
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_UNKNOWN_VERSION_S = 5.0
+
+_LADDER = Ladder.parse(DEFAULT_LADDER)  # its delays are the group's own; only the end of the attempts counts here
+
+log = logging.getLogger(__name__)
+
+
+class FlowTask(Task[P, R], Generic[P, R]):
+    """The function of a flow.
+
+    Attributes:
+        version: that with which flows are started; flows of other versions are run by the functions of those.
+    """
+
+    def __init__(
+        self, app: Ems, function: Callable[..., Any], name: str, options: HandlerOptions, version: int, **place: Any
+    ) -> None:
+        super().__init__(app, function, name, options, bind=True, **place)
+        self.flow_app = app
+        self.version = version
+        self._functions = {version: function}
+
+    def add_version(self, version: int, function: Callable[..., Any]) -> None:
+        """Add the function of another version; flows are started with the highest.
+
+        Raises:
+            ConfigError: that version is there already.
+        """
+        if version in self._functions:
+            raise ConfigError([Problem("flow", self.name, f"version {version} of it is declared already")])
+        self._functions[version] = function
+        self.version = max(self._functions)
+        self.function = self.__wrapped__ = self._functions[self.version]
+
+    @property
+    def topic_id(self) -> int:
+        """Number of the topic on which its flows are run."""
+        return self.flow_app.broker.topic(self.topic).id
+
+    @property
+    def store(self) -> FlowStore:
+        """Where its flows are kept."""
+        return store_for(self.flow_app, self.topic)
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *args: Any,
+        id: str | None = None,
+        transaction: Any = None,
+        attributes: Mapping[str, Any] | None = None,
+        timeout: float | str | None = None,
+        **kwargs: Any,
+    ) -> FlowHandle[R]:
+        """Start a flow, and return after its commit.
+
+        Args:
+            args, kwargs: of the function.
+            id: of the flow; if one with it was started before, nothing is started again. By default a new UUID.
+            transaction: start it with its commit, as in :meth:`Ems.send`.
+            attributes: texts to find it by.
+            timeout: seconds, or ``"7d"``, after which it has failed.
+
+        Raises:
+            WrongArguments, EncodeError, InvalidName: as :func:`new_flow`; nothing was started.
+            FlowExists: the flow with this id is of another function, or has other arguments.
+            SchemaMissing: the database has no tables for flows: ``ems migrate --with flows``.
+        """
+        timeout_s = None if timeout is None else _seconds("timeout", timeout)
+        key = uid_text(new_uid()) if id is None else id
+        new = new_flow(self, args, kwargs, key, timeout_s=timeout_s, attributes=attributes)
+        store = self.store
+        if transaction is not None:
+            is_new = start(self.flow_app, store, self, new, transaction)
+        else:
+            with self.flow_app.transaction() as own:
+                is_new = start(self.flow_app, store, self, new, own)
+        return FlowHandle(key, store, self.flow_app, created=is_new)
+
+    async def astart(self, *args: Any, transaction: Any = None, **kwargs: Any) -> FlowHandle[R]:
+        """Start a flow from a coroutine; see :meth:`start`, and :meth:`Ems.asend` for what a cancellation does."""
+
+        def send(transaction: Any) -> FlowHandle[R]:
+            return self.start(*args, transaction=transaction, **kwargs)
+
+        return await self.flow_app.in_pool(f"a flow of {self.name}", self.topic, send, transaction)
+
+    def task_named(self, name: str) -> Task[..., Any]:
+        """Return a task of the app.
+
+        Raises:
+            UnknownTask: it has none of this name.
+        """
+        for route in self.flow_app.registry.routes.values():
+            if name in route.tasks:
+                return route.tasks[name]
+        raise UnknownTask(f"task {name!r}, which undoes a step of {self.name}, is not known here")
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def call(self, message: Message, transaction: Any = None) -> Any:
+        """Run the flow of a message; a plain call of the task starts one whose id is the message's."""
+        if FLOW_HEADER not in message.headers:
+            self._start_called(message)
+            return None
+        number = _number_in(message)
+        if self.is_async:
+            return self._arun(number, message)
+        self._run(number, message)
+        return None
+
+    def _start_called(self, message: Message) -> None:
+        try:
+            args, kwargs = message.body
+            new = new_flow(self, tuple(args), dict(kwargs), message.id)
+        except (TypeError, ValueError):
+            raise DecodeError(f"the body of {message.id} is not a call of a flow: it must be [args, kwargs]") from None
+        with self.flow_app.transaction() as own:
+            start(self.flow_app, self.store, self, new, own)
+
+    def _run(self, number: int, message: Message) -> None:
+        """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
+        while (loaded := self._begin(number, message)) is not None:
+            run = Run(self, self.store, loaded, in_order=True)
+            try:
+                self._run_once(run, message)
+                return
+            except RunAgain:
+                continue
+            except (Suspended, FlowLost) as left:
+                _log_lost(left)
+                return
+            finally:
+                run.closed = True
+
+    def _run_once(self, run: Run, message: Message) -> None:
+        args, kwargs = decode_value(run.flow.args)
+        try:
+            _check_deadline(run)
+            self._finish(run, self._functions[run.flow.version](Flow(run, message.attempt), *args, **kwargs))
+        except FlowLost:
+            raise
+        except Exception as error:
+            self._fail(run, message, error)
+
+    async def _arun(self, number: int, message: Message) -> None:
+        pool = self.flow_app.pool
+        while (loaded := await pool.run(partial(self._begin, number, message))) is not None:
+            run = Run(self, self.store, loaded, in_order=False)
+            try:
+                await self._await_once(run, message)
+                return
+            except RunAgain:
+                continue
+            except (Suspended, FlowLost) as left:
+                _log_lost(left)
+                return
+            finally:
+                run.closed = True
+
+    async def _await_once(self, run: Run, message: Message) -> None:
+        pool = self.flow_app.pool
+        try:
+            _check_deadline(run)
+            value = await self._await(run, message)
+            await pool.run(partial(self._finish, run, value))
+        except FlowLost:
+            raise
+        except Exception as error:
+            await pool.run(partial(self._fail, run, message, error))
+
+    async def _await(self, run: Run, message: Message) -> Any:
+        """Await the function until it ends, or all of it waits."""
+        idle = asyncio.Event()
+        flow = AsyncFlow(run, message.attempt, idle)
+        args, kwargs = decode_value(run.flow.args)
+        function = self._functions[run.flow.version]
+        main = asyncio.ensure_future(function(flow, *args, **kwargs))
+        waits = asyncio.ensure_future(idle.wait())
+        try:
+            await asyncio.wait((main, waits), return_when=asyncio.FIRST_COMPLETED)
+            if main.done():
+                return await main
+            await self.flow_app.pool.run(flow.suspend)
+        finally:
+            run.closed = True
+            waits.cancel()
+            main.cancel()
+            await asyncio.gather(main, waits, return_exceptions=True)
+        raise AssertionError("unreachable")
+
+    def _begin(self, number: int, message: Message) -> Loaded | None:
+        """Begin a run; ``None`` if there is nothing to run here and now."""
+        store = self.store
+        loaded = store.begin(number, message.uid)
+        if loaded is None:
+            return None
+        if loaded.flow.failure is not None:
+            undo_next(self, store, loaded)
+            return None
+        if loaded.flow.version not in self._functions:
+            self._leave_to_others(store, loaded)
+            return None
+        return loaded
+
+    def _leave_to_others(self, store: FlowStore, loaded: Loaded) -> None:
+        """Let a worker that knows the flow's version run it; no attempt is charged."""
+        flow = loaded.flow
+        due_at = self.flow_app.server_time(_UNKNOWN_VERSION_S)
+        log.warning("flow %r has version %d of %s, which is not known here", flow.key, flow.version, self.name)
+        with self.flow_app.transaction() as own:
+            send_wake(self.flow_app, own, self, flow.id, due_at)
+            store.write_in(own, flow, Change(state=WAITING, waits=f"a worker with version {flow.version}"))
+
+    def _finish(self, run: Run, value: Any) -> None:
+        run.history.check_all_asked()
+        run.finish(state=DONE, value=encode_value(value, "what the flow returns"))
+
+    def _fail(self, run: Run, message: Message, error: Exception) -> None:
+        """Decide what an error means: another try of the message, or the end of the flow."""
+        final = is_final(error) or isinstance(error, FlowTimeout)
+        if not final and not isinstance(self.options.decide(_LADDER, message.attempt, error), Dead):
+            raise error
+        run.forget_failure()
+        failure = Failure(type(error).__name__, text_of(error))
+        if run.undoable():
+            run.finish(state=WAITING, waits="undo", failure=failure)
+            loaded = self.store.begin(run.flow.id, message.uid)
+            if loaded is not None:
+                undo_next(self, self.store, loaded)
+            return
+        run.finish(state=FAILED, failure=failure)
+        raise Reject(f"flow {run.flow.key!r} has failed: {failure.kind}: {failure.text}") from error
+
+
+def _check_deadline(run: Run) -> None:
+    deadline_at = run.flow.deadline_at
+    if deadline_at is not None and deadline_at <= run.now:
+        raise FlowTimeout(f"flow {run.flow.key!r} was not done before {deadline_at:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _number_in(message: Message) -> int:
+    try:
+        (number,), _ = message.body
+        return int(number)
+    except (TypeError, ValueError):
+        raise DecodeError(f"the body of {message.id} names no flow") from None
+
+
+def _log_lost(left: BaseException) -> None:
+    if isinstance(left, FlowLost):
+        log.info("%s", left)
+
+
+def _seconds(name: str, value: float | str) -> float:
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ConfigError([Problem(name, repr(value), str(error))]) from None

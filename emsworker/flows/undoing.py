@@ -1,0 +1,55 @@
+"""Undoes the steps of a flow that has failed: the calls that it has noted, in reverse order, one after another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from emsworker.extending.apps import Signature
+from emsworker.extending.errors import Reject
+from emsworker.flows.port import FlowStore
+from emsworker.flows.rows import CALL, FAILED, UNDO, WAITING, Change, Failure, Loaded, StepRow, decode_value
+from emsworker.flows.run import Run
+
+if TYPE_CHECKING:
+    from emsworker.flows.task import FlowTask
+
+
+def undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> None:
+    """Make the next call that undoes something, or end the flow if none is left.
+
+    Raises:
+        Reject: the flow has ended; its message becomes a dead letter, which names it.
+    """
+    flow, failure = loaded.flow, loaded.flow.failure
+    assert failure is not None, "only a flow that has failed is undone"
+    made = {row.name: row for row in loaded.steps if row.kind == CALL}
+    for noted in reversed([row for row in loaded.steps if row.kind == UNDO]):
+        row = made.get(_name(noted))
+        if row is None:
+            _make(task, store, loaded, noted)
+            return
+        if row.pending:
+            store.write(flow, Change(state=WAITING, waits=row.name, unless=([row.number], [])))
+            return
+        (end,) = store.ends_of(flow, row)
+        if end.failure is not None:
+            reason = f"{row.name} failed: {end.failure.kind}: {end.failure.text}"
+            failure = Failure(failure.kind, f"{failure.text}; and {reason}")
+            break
+    store.write(flow, Change(state=FAILED, failure=failure))
+    raise Reject(f"flow {flow.key!r} has failed: {failure.kind}: {failure.text}")
+
+
+def _name(noted: StepRow) -> str:
+    return f"undo {noted.number}: {noted.name}"[:190]
+
+
+def _make(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, noted: StepRow) -> None:
+    args, kwargs = decode_value(noted.value)
+    signature: Signature[Any] = Signature(task.task_named(noted.name), tuple(args), kwargs)
+    run = Run(task, store, loaded, in_order=False)
+    row = StepRow(run.history.new_number(), CALL, _name(noted), total=1, pending=1, is_ended=False)
+    change = Change(added=[row], state=WAITING, waits=row.name)
+    with task.flow_app.transaction() as transaction:
+        run.send_calls(transaction, row, [signature])
+        store.write_in(transaction, loaded.flow, change)
