@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from emsworker.store.stream import staging as staging
     from emsworker.store.stream.archive import Sum as Sum
     from emsworker.store.stream.broadcast import ReaderRow as ReaderRow
+    from emsworker.store.stream.dedup import is_unfinished as is_unfinished
     from emsworker.store.stream.holds import HOLD_FOR_S as HOLD_FOR_S
     from emsworker.store.stream.holds import Hold as Hold
     from emsworker.store.stream.messages import close_hole_at as close_hole_at
@@ -70,6 +71,7 @@ __getattr__ = lazy_names(
         "emsworker.store.stream": "archive broadcast holds retention scan staging",
         "emsworker.store.stream.archive": "Sum",
         "emsworker.store.stream.broadcast": "ReaderRow",
+        "emsworker.store.stream.dedup": "is_unfinished",
         "emsworker.store.stream.holds": "HOLD_FOR_S Hold",
         "emsworker.store.stream.messages": "close_hole_at fitting_body",
         "emsworker.store.stream.retention": "Kept",

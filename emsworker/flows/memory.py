@@ -11,6 +11,7 @@ from typing import Any
 from emsworker.extending.apps import MemoryBroker
 from emsworker.extending.values import NewMessage, ResultRow, new_uid
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.places import end_of, read_place
 from emsworker.flows.rows import (
     CANCELLED,
     ENDED,
@@ -209,10 +210,8 @@ def follow(broker: MemoryBroker, results: Sequence[ResultRow]) -> None:
     """Record the ends of calls, and wake the flows that have waited for the last one of a step."""
     store = store_of(broker)
     for row in results:
-        assert row.follow is not None
-        number, step, place = map(int, row.follow.partition(":")[2].split("."))
-        failure = None if row.error_type is None else Failure(row.error_type, row.error or "")
-        store.end(number, step, CallEnd(place, row.body, failure))
+        if (place := read_place(row)) is not None:
+            store.end(place[0], place[1], end_of(row, place[2]))
 
 
 def store_of(broker: MemoryBroker) -> MemoryFlowStore:

@@ -74,6 +74,7 @@ class StepRow:
         value: of a step that has ended well, as JSON.
         failure: of a step after whose error the flow went on.
         due_at: until when it waits, of a sleep or of a signal with a timeout.
+        topics: numbers of the topics to which its calls were sent, with commas between.
     """
 
     number: int
@@ -87,6 +88,7 @@ class StepRow:
     began_at: datetime | None = None
     ended_at: datetime | None = None
     is_ended: bool = True
+    topics: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

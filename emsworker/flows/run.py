@@ -25,6 +25,7 @@ from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.errors import CallFailed, FlowChanged, SignalTimeout, StepFailed
 from emsworker.flows.history import History
+from emsworker.flows.places import call_uid, place_word
 from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import (
     CALL,
@@ -45,7 +46,7 @@ from emsworker.flows.rows import (
     decode_value,
     encode_value,
 )
-from emsworker.flows.starting import check_near, child_uid, send_wake, start_child
+from emsworker.flows.starting import check_near, send_wake, start_child
 
 if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
@@ -188,16 +189,17 @@ class Run:
         """Send the calls of a step in a transaction, each with a word about the place to which its end belongs."""
         by_topic: dict[str, list[Any]] = {}
         for number, signature in enumerate(signatures):
-            place = f"{self.flow.id}.{row.number}.{number}"
+            place = self.flow.id, row.number, number
             if start_child(self.app, self.store, transaction, signature, self.flow, place):
                 continue
             call = signature.prepare()
             check_near(self.app, self.flow.topic, call.topic, signature.task.name)
-            call.headers[FOLLOW_HEADER] = f"flows:{place}"
-            call.uid = uid_text(child_uid(self.flow.id, row.number, number))
+            call.headers[FOLLOW_HEADER] = place_word(*place)
+            call.uid = uid_text(call_uid(*place))
             by_topic.setdefault(call.topic, []).append(call)
         for topic, calls in by_topic.items():
             self.app.send_calls(topic, calls, transaction=transaction)
+        row.topics = ",".join(str(self.app.broker.topic(topic).id) for topic in by_topic) or None
 
     def value_of(self, row: StepRow) -> Any:
         """Return what a call has returned.

@@ -25,6 +25,7 @@ from emsworker.extending.errors import Duplicate
 from emsworker.extending.publishing import Transaction
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.places import end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
@@ -225,7 +226,7 @@ class FlowStore:
         """Yield what tells the flow that has called this one."""
         if flow.parent is not None:
             parent, step, number = map(int, flow.parent.split("."))
-            yield from _end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
+            yield from end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
         """Return the ends of the calls of a step."""
@@ -285,10 +286,10 @@ class FlowStore:
             steps = session.rows(_SQL.list_steps, {"flow_id": flow.id})
             last = steps[-1][0] if steps else 0
             first = step if step is not None else _failed_call(session, flow, last)
-            args = {"flow_id": flow.id, "step": first, "owner": new_uid(), "next_step": last + 1}
+            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid(), "next_step": last + 1}
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
-            session.execute(fill(_SQL.send_wake, {**literals(args), "database": self._name}))
+            session.execute(send_wake(self._name, flow.id, args["owner"]))
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
@@ -302,16 +303,14 @@ def follow(packet: Packet, results: Sequence[ResultRow]) -> None:
     """Record the ends of calls with their acks, and wake the flows that have waited for the last one of a step."""
     ends: dict[tuple[int, int], list[CallEnd]] = {}
     for row in results:
-        assert row.follow is not None
-        *place, number = map(int, row.follow.partition(":")[2].split("."))
-        failure = None if row.error_type is None else Failure(row.error_type, storable(row.error or ""))
-        ends.setdefault((place[0], place[1]), []).append(CallEnd(number, row.body, failure))
+        if (place := read_place(row)) is not None:
+            ends.setdefault(place[:2], []).append(end_of(row, place[2]))
     for (flow_id, step), those in sorted(ends.items()):
-        for statement in _end_statements(identifier(packet.session.database), flow_id, step, those):
+        for statement in end_statements(identifier(packet.session.database), flow_id, step, those):
             packet.add(statement)
 
 
-def _end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
+def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
     """Yield the statements that record ends of the calls of a step."""
     place = literals({"flow_id": flow_id, "step": step})
     for part in _parts(ends):
@@ -328,9 +327,14 @@ def _end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallE
         ]
         yield insertion(_SQL.insert_ends, rows)
         yield fill(_SQL.count_ends, place)
-    args = literals({"flow_id": flow_id, "step": step, "owner": new_uid()})
-    yield fill(_SQL.wake_joined, args)
-    yield fill(_SQL.send_wake, {**args, "database": database})
+    owner = new_uid()
+    yield fill(_SQL.wake_joined, literals({"flow_id": flow_id, "step": step, "owner": owner}))
+    yield send_wake(database, flow_id, owner)
+
+
+def send_wake(database: Sql, flow_id: int, owner: bytes) -> Sql:
+    """Return the statement that sends the message of a flow that was woken just before."""
+    return fill(_SQL.send_wake, {**literals({"flow_id": flow_id, "owner": owner}), "database": database})
 
 
 def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
@@ -366,6 +370,7 @@ def _values(step: StepRow) -> dict[str, Any]:
         "kind": step.kind,
         "name": step.name,
         "total": step.total,
+        "topics": step.topics,
         "value": step.value,
         "due_at": None if step.due_at is None else step.due_at.replace(tzinfo=None),
         "is_ended": step.is_ended,

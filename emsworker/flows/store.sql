@@ -54,10 +54,10 @@ FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOC
 UPDATE ems_flow SET changed_at = NOW(6) WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'
 
 -- name: insert_steps
-INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at) VALUES
+INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, topics, value, error_type, error, due_at, began_at, ended_at) VALUES
 
 -- name: step_row
-(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
+(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(topics)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
 
 -- name: end_step
 UPDATE ems_flow_step SET value = %(value)s, error_type = %(error_type)s, error = %(error)s, ended_at = NOW(6)
