@@ -103,7 +103,7 @@ class MemoryFlowStore:
         steps = [replace(one) for _, one in sorted(kept.steps.items())]
         return Loaded(replace(row), steps, list(kept.signals), self._broker.now())
 
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         self.write(flow, Change(added=[step]))
 

@@ -75,6 +75,7 @@ class StepRow:
         failure: of a step after whose error the flow went on.
         due_at: until when it waits, of a sleep or of a signal with a timeout.
         topics: numbers of the topics to which its calls were sent, with commas between.
+        took_s: seconds that a new step has run.
     """
 
     number: int
@@ -89,6 +90,7 @@ class StepRow:
     ended_at: datetime | None = None
     is_ended: bool = True
     topics: str | None = None
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

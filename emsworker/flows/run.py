@@ -21,6 +21,7 @@ from emsworker.extending.errors import (
     WrongArguments,
     text_of,
 )
+from emsworker.extending.processes import ticks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.errors import CallFailed, FlowChanged, SignalTimeout, StepFailed
@@ -102,7 +103,7 @@ class Run:
         row.value = encode_value(value, f"what step {row.name!r} returns")
         change = self._take(added=[row])
         if len(change.added) == 1 and not (change.ended or change.taken):
-            self.store.checkpoint(self.flow, row, 0.0)
+            self.store.checkpoint(self.flow, row)
         else:
             self.store.write(self.flow, change)
         return decode_value(row.value)
@@ -113,9 +114,11 @@ class Run:
 
     @contextmanager
     def noting(self, row: StepRow) -> Iterator[None]:
-        """Note the failure of a step: it is kept if the flow goes on after it, with the next thing that it does."""
+        """Note how long a step takes, and its failure: that is kept if the flow goes on, with what it does next."""
+        began = ticks()
         try:
             yield
+            row.took_s = ticks() - began
         except Exception as error:
             row.failure = Failure(_class_path(error), text_of(error))
             self._unwritten.added.append(row)

@@ -21,9 +21,10 @@ from emsworker.extending.database import (
     insertion,
     literals,
 )
-from emsworker.extending.errors import Duplicate
+from emsworker.extending.errors import AssertionBroken, Duplicate
 from emsworker.extending.publishing import Transaction
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
+from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.places import end_of, read_place
 from emsworker.flows.rows import (
@@ -59,6 +60,7 @@ class FlowStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._name = identifier(database.name)
+        self._checkpoints = Checkpoints(self._record)
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
@@ -146,23 +148,40 @@ class FlowStore:
         if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
             self.retry(flow)
 
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
 
         Raises:
             FlowLost: the run is not the present one.
         """
-        args = {"flow_id": flow.id, "run": flow.run, "took_s": took_s, **_values(step)}
+        checkpoint = Checkpoint(flow, step)
+        if not self._checkpoints.settle(checkpoint):
+            raise _lost(flow)
 
-        def checkpoint(session: Session) -> int:
-            return session.retry_on_conflict(lambda: session.change(_SQL.add_step, args))
+    def _record(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        """Record checkpoints of several flows in one commit."""
+        statements = [
+            fill(_SQL.add_step, literals({"flow_id": one.flow.id, "run": one.flow.run, **_values(one.step)}))
+            for one in checkpoints
+        ]
+
+        def record(session: Session) -> list[bool]:
+            packet = session.packet()
+            if len(statements) > 1:
+                packet.begin()
+            for statement in statements:
+                packet.add(statement)
+            if len(statements) > 1:
+                packet.commit()
+            results = packet.send()
+            return [bool(one.affected) for one in (results[1:-1] if len(statements) > 1 else results)]
 
         try:
-            added = self._database.call(checkpoint)
+            return self._database.call(lambda session: session.retry_on_conflict(lambda: record(session)))
         except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
-            return
-        if not added:
-            raise _lost(flow)
+            if len(checkpoints) > 1:
+                raise
+            return [True]
 
     def write(self, flow: FlowRow, change: Change) -> bool:
         """Write what a run has done, in a transaction of its own; false if it was to wait for what is there already.
@@ -170,20 +189,43 @@ class FlowStore:
         Raises:
             FlowLost: the run is not the present one.
         """
+        if change.state == WAITING and (change.unless[0] or change.unless[1]):
+            return self._wait(flow, change)
 
         def write(session: Session) -> None:
+            packet = session.packet()
+            packet.begin()
+            packet.add(_SQL.fence, {"flow_id": flow.id, "run": flow.run})
+            packet.assert_one_matched()
+            for statement in self._statements(flow, change):
+                packet.add(statement)
+            packet.commit()
+            packet.send()
+
+        try:
+            self._database.call(lambda session: session.retry_on_conflict(lambda: write(session)))
+        except AssertionBroken:
+            raise _lost(flow) from None
+        except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
+            return True
+        return True
+
+    def _wait(self, flow: FlowRow, change: Change) -> bool:
+        """Let a flow wait, unless what it is to wait for is there."""
+
+        def wait(session: Session) -> None:
             if not session.change(_SQL.fence, {"flow_id": flow.id, "run": flow.run}):
                 raise _lost(flow)
-            if change.state == WAITING and session.rows(*_count_ready(flow, change))[0][0]:
+            if session.rows(*_count_ready(flow, change))[0][0]:
                 raise _Ready
             for statement in self._statements(flow, change):
                 session.execute(statement)
 
         try:
-            self._database.call(lambda session: session.transaction(write))
+            self._database.call(lambda session: session.transaction(wait))
         except _Ready:
             return False
-        except Duplicate:  # as of a checkpoint
+        except Duplicate:
             return True
         return True
 
@@ -203,7 +245,7 @@ class FlowStore:
         """Yield the statements of a change, without its fence."""
         flow_id = literals({"flow_id": flow.id})
         if change.added:
-            rows = [fill(_SQL.step_row, {**flow_id, **literals({"took_s": 0, **_values(one)})}) for one in change.added]
+            rows = [fill(_SQL.step_row, {**flow_id, **literals({**_values(one)})}) for one in change.added]
             yield insertion(_SQL.insert_steps, rows)
         for step in change.ended:
             yield fill(_SQL.end_step, {**flow_id, **literals(_values(step))})
@@ -371,6 +413,7 @@ def _values(step: StepRow) -> dict[str, Any]:
         "name": step.name,
         "total": step.total,
         "topics": step.topics,
+        "took_s": step.took_s,
         "value": step.value,
         "due_at": None if step.due_at is None else step.due_at.replace(tzinfo=None),
         "is_ended": step.is_ended,
