@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from emsworker.store.groups import backlog as backlog
     from emsworker.store.groups import putback as putback
     from emsworker.store.groups import skipping as skipping
+    from emsworker.store.groups.cancel import cancel as cancel
     from emsworker.store.groups.claims import find_new as find_new
     from emsworker.store.groups.putback import PutBack as PutBack
     from emsworker.store.groups.putback import Row as Row
@@ -59,6 +60,7 @@ __getattr__ = lazy_names(
         "emsworker.store.cluster.clients": "LeaderRow",
         "emsworker.store.cluster.schedules": "ScheduleRow",
         "emsworker.store.groups": "backlog putback skipping",
+        "emsworker.store.groups.cancel": "cancel",
         "emsworker.store.groups.claims": "find_new",
         "emsworker.store.groups.putback": "PutBack Row",
         "emsworker.store.groups.replay": "Replayed",

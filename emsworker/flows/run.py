@@ -85,6 +85,7 @@ class Run:
         self._signals = loaded.signals
         self._unwritten = Change()
         self.closed = False
+        self._changed: FlowChanged | None = None
 
     # -- steps that run here -------------------------------------------------------------------------------------------
 
@@ -350,7 +351,21 @@ class Run:
             raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
         if len(name) > 190:
             raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most 190 characters")
-        return self.history.find(kind, name)
+        self.check_unchanged()
+        try:
+            return self.history.find(kind, name)
+        except FlowChanged as error:
+            self._changed = error  # a handler's `except Exception` must not let it go on
+            raise
+
+    def check_unchanged(self) -> None:
+        """Raise if the flow has asked for something else than what was recorded, whatever became of that error.
+
+        Raises:
+            FlowChanged: it has.
+        """
+        if self._changed is not None:
+            raise self._changed
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from emsworker.extending.database import (
@@ -23,13 +24,15 @@ from emsworker.extending.database import (
 )
 from emsworker.extending.errors import AssertionBroken, Duplicate
 from emsworker.extending.publishing import Transaction
+from emsworker.extending.stream import cancel
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import end_of, read_place
+from emsworker.flows.places import call_uid, end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    UNDONE,
     WAITING,
     CallEnd,
     Change,
@@ -39,6 +42,8 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
+    first_forgotten,
+    next_number,
 )
 
 _SQL = Statements(__name__)
@@ -136,17 +141,12 @@ class FlowStore:
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
-                self._reopen(results[begun + 1].rows, owner)
+                _refuse_failed(results[begun + 1].rows, owner)
                 return None
             flow, steps, signals = (result.rows for result in results[begun + 1 :])
             return Loaded(_flow(flow[0]), [_step(row) for row in steps], [*map(_signal, signals)], utc(flow[0][-1]))
 
         return self._database.call(begin)
-
-    def _reopen(self, rows: Sequence[Sequence[Any]], owner: bytes) -> None:
-        """Run a flow that has failed again, because the dead letter of its message was requeued."""
-        if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
-            self.retry(flow)
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
@@ -295,27 +295,30 @@ class FlowStore:
         return [(number, value, utc(at)) for number, value, at in rows]
 
     def cancel(self, flow: FlowRow) -> bool:
-        """Cancel a flow and those that it has called; false if it has ended.
+        """Cancel a flow, those that it has called, and calls that were not begun; false if it has ended.
 
-        A run that is under way ends at its next step.
+        A run that is under way ends at its next step; a call that a worker has read may still begin.
         """
+        numbers = self._database.call(lambda session: session.transaction(lambda session: self._cancel(session, flow)))
+        for number in numbers:
+            self._database.call(partial(_cancel_calls, number))
+        return bool(numbers)
 
-        def cancel(session: Session) -> bool:
-            if not session.change(_SQL.cancel, {"flow_id": flow.id}):
-                return False
-            end = CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled"))
-            for statement in self._end_of_flow(flow, end):
-                session.execute(statement)
-            todo = [flow.id]
-            while todo:
-                children = session.rows(_SQL.list_children, {"prefix": f"{todo.pop()}.%"})
-                todo += [number for (number,) in children if session.change(_SQL.cancel, {"flow_id": number})]
-            return True
-
-        return self._database.call(lambda session: session.transaction(cancel))
+    def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
+        """Cancel a flow and those below it; return their numbers."""
+        if not session.change(_SQL.cancel, {"flow_id": flow.id}):
+            return []
+        end = CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled"))
+        for statement in self._end_of_flow(flow, end):
+            session.execute(statement)
+        cancelled = [flow.id]
+        for number in cancelled:  # it grows meanwhile
+            children = session.rows(_SQL.list_children, {"prefix": f"{number}.%"})
+            cancelled += [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+        return cancelled
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; false if it is no such flow now.
+        """Run a flow again that has failed or was cancelled; false if it is no such flow now, or its steps were undone.
 
         Args:
             step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
@@ -323,18 +326,42 @@ class FlowStore:
         """
 
         def retry(session: Session) -> bool:
-            if not session.rows(_SQL.lock_ended, {"flow_id": flow.id}):
+            ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
+            if not ended:
                 return False
-            steps = session.rows(_SQL.list_steps, {"flow_id": flow.id})
-            last = steps[-1][0] if steps else 0
-            first = step if step is not None else _failed_call(session, flow, last)
-            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid(), "next_step": last + 1}
+            steps = [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow.id})]
+            ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
+            first = first_forgotten(steps, ended[0][0], failed, step)
+            if first is None:
+                return False
+            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
+            args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
             session.execute(send_wake(self._name, flow.id, args["owner"]))
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
+
+
+def _cancel_calls(flow_id: int, session: Session) -> None:
+    """Cancel the calls of a flow that have not ended."""
+    for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
+        ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
+        for number in range(total):
+            uid = call_uid(flow_id, step, number)
+            if number not in ended:
+                any(cancel(session, int(topic), uid) for topic in topics.split(","))
+
+
+def _refuse_failed(rows: Sequence[Sequence[Any]], owner: bytes) -> None:
+    """Raise if the message of a flow that has failed is run again.
+
+    Raises:
+        Reject: a crash came before it was a dead letter, or somebody has requeued that.
+    """
+    if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
+        raise flow.rejection()
 
 
 def _lost(flow: FlowRow) -> FlowLost:
@@ -398,12 +425,6 @@ def _count_ready(flow: FlowRow, change: Change) -> tuple[Sql, dict[str, Any]]:
     steps, signals = change.unless
     args = {"flow_id": flow.id, "steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
     return _SQL.count_ready, args
-
-
-def _failed_call(session: Session, flow: FlowRow, last: int) -> int:
-    """Return the number of the last step if one of its calls has failed, else the number after it."""
-    ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
-    return last if failed == last and last else last + 1
 
 
 def _values(step: StepRow) -> dict[str, Any]:

@@ -121,11 +121,15 @@ WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
 -- name: list_children
 SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
 
+-- name: list_pending_calls
+SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0 AND topics IS NOT NULL
+
 -- name: lock_ended
-SELECT id FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
+SELECT state FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
 
 -- name: reopen
-UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = NULL, error = NULL, ended_at = NULL, deadline_at = NULL,
+UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = IF(%(still_fails)s, error_type, NULL),
+  error = IF(%(still_fails)s, error, NULL), ended_at = NULL, deadline_at = NULL,
   run = run + 1, changed_at = NOW(6), next_step = %(next_step)s WHERE id = %(flow_id)s
 
 -- name: delete_steps
