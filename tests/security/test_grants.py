@@ -21,6 +21,7 @@ from emsworker.admin.dead import DeadFilter
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
 from emsworker.beat.expiry import sweep_holds
+from emsworker.beat.orphans import clear_orphans
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
@@ -36,7 +37,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import VERBS
 from emsworker.store.groups import claims, progress
-from emsworker.store.stream import scan, staging
+from emsworker.store.stream import orphans, scan, staging
 from emsworker.store.topics import create_topic, get_topic, list_groups
 from tests.process.stream import Stream, open_stream
 from tests.support.roles import MakeUser, users
@@ -582,6 +583,29 @@ def test_a_beat_lets_retention_go_on_without_a_lost_hold(place: Place) -> None:
     sweep_holds(beat.thread_session(), Settings())
     assert [one.lost for one in Admin(place.stream.app).readers.holds(place.topic)] == [True]
     beat.thread_session().close()
+
+
+def test_a_beat_sets_rows_aside_that_a_producer_wrote_for_no_topic_or_partition(place: Place) -> None:
+    topic_id = Admin(place.stream.app).topic(place.topic).id
+    uid = "UNHEX(REPLACE(UUID(), '-', ''))"
+    with connect(place.as_role("producer"), autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO ems_outbox VALUES (4000000000, NOW(6), 0, {uid}, NULL, NULL, '', '1', '', NOW(6), 0, DEFAULT)"
+        )
+        for topic, partition in ((4_000_000_000, 0), (topic_id, 99)):
+            cursor.execute(
+                "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+                f"VALUES (%s, %s, 1, {uid}, '', '1', NOW(6))",
+                (topic, partition),
+            )
+    beat = Database(place.as_role("beat"))
+    while clear_orphans(beat.thread_session(), Settings()) == 0.0:
+        pass
+    refused = Admin(place.stream.app).refused.list()
+    assert sorted(one.topic for one in refused) == sorted(["(topic_id 4000000000)"] * 2 + [place.topic])
+    assert orphans.find(beat.thread_session()).orphans == []
+    beat.thread_session().close()
+    Admin(place.stream.app).refused.delete()
 
 
 def test_a_reader_reads_as_spark_does(place: Place) -> None:
