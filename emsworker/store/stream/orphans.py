@@ -10,7 +10,7 @@ in ``ems_topic``, and can put it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +75,8 @@ class Found:
 def find(session: Session) -> Found:
     """Find the first orphans of each gap between topics and partitions that exist."""
     topics = list_topics(session)
-    within = [
-        {"topic_id": topic, "low": low, "high": high}
-        for topic, numbers in _partitions(session, topics).items()
-        for low, high in gaps(numbers, _PARTITIONS)
-    ]
-    foreign = [Orphans(*row) for row in _dive(session, _SQL.first_partition, within)]
+    partitions = _partitions(session, topics)
+    foreign = [*_between(session, partitions), *_behind(session, partitions)]
     lost: set[int] = set()
     while True:  # those of a lost topic must not hide what lies behind them
         between = [{"low": low, "high": high} for low, high in gaps({topic.id for topic in topics} | lost, _TOPICS)]
@@ -108,6 +104,25 @@ def _partitions(session: Session, topics: Sequence[Topic]) -> dict[int, set[int]
         if topic_id in numbers:
             numbers[topic_id].add(partition)
     return numbers
+
+
+def _between(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[Orphans]:
+    """Yield the first rows between the partitions of a topic: only one with priority levels has gaps there."""
+    args = [
+        {"topic_id": topic, "low": low, "high": high}
+        for topic, numbers in partitions.items()
+        for low, high in gaps(numbers, max(numbers))
+    ]
+    for row in _dive(session, _SQL.first_partition, args):
+        yield Orphans(*row)
+
+
+def _behind(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[Orphans]:
+    """Yield the last rows of the topics if they lie behind the filler of the last partition; one statement for all."""
+    for topic_id, partition, is_filler in session.rows(_SQL.list_last):
+        last = max(partitions.get(topic_id, (_PARTITIONS,)))
+        if partition > last + 1 or (partition == last + 1 and not is_filler):
+            yield Orphans(topic_id, partition)
 
 
 def _dive(session: Session, dive: Sql, args: Sequence[dict[str, int]]) -> Iterator[tuple[int, ...]]:

@@ -17,6 +17,13 @@ WHERE topic_id > %(low)s AND topic_id < %(high)s ORDER BY topic_id, `partition`,
 WHERE topic_id = %(topic_id)s AND `partition` > %(low)s AND `partition` < %(high)s AND (`partition` > %(low)s + 1 OR `offset` > 0)
 ORDER BY topic_id, `partition`, `offset` LIMIT 1)
 
+-- name: list_last
+-- The partition of the last row of each topic, and whether that is at offset 0, as fillers are. One index dive each (see
+-- list_bounds in scan.sql).
+SELECT l.id, l.last DIV 2, l.last MOD 2 FROM (SELECT t.id, (SELECT m.`partition` * 2 + (m.`offset` = 0)
+    FROM ems_message m FORCE INDEX (PRIMARY) WHERE m.topic_id = t.id ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1) AS last
+  FROM ems_topic t) l WHERE l.last IS NOT NULL
+
 -- name: find_owner
 -- The topic's name, whether it ever existed, when it was deleted, whether its deletion has had an hour to delete all rows,
 -- and whether it has the partition, and the one before. Read after the rows were locked: an honest program has committed
