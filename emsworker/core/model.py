@@ -283,6 +283,7 @@ class Group:
         help="messages that run strictly one after another, retries included; it cannot be changed",
         changed=False,
         column="ordering",
+        listed=True,
     )
 
 

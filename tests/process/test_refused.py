@@ -48,6 +48,7 @@ CASES = {
     "no privileges": Case("lacks what a worker with a beat needs: INSERT, UPDATE, DELETE, SELECT on", role="reader", allow=()),
     "no privileges of a beat": Case("or start it with --no-beat, and `ems beat`", allow=("auto-create",)),
     "may not create": Case("there is no topic 'ordered', and the database user", ROLES, ("ordered",), allow=("beat",)),
+    "may not create, and how to go on": Case("prints, or create it with `ems topics create acts`", allow=("beat",)),
     "wrong password": Case("MySQL refused: (1045)", url=(":pw@", ":nix@")),
     "unknown database": Case("MySQL refused: (1044)", url=(r"/ems_\w+$", "/nix")),
     "unknown topic": Case("there is no topic 'acts' and auto_create is off", settings={"auto_create": "off"}),

@@ -396,6 +396,20 @@ def test_those_who_are_allowed_to_create_do(place: Place) -> None:
         assert create_topic(session, f"{place.topic}-sink").partitions == 1
 
 
+def test_those_who_may_not_create_are_told_first_what_is_missing(place: Place) -> None:
+    mistyped = f"{place.topic}x"
+    app = App("producer", url=place.as_role("producer"))
+    with pytest.raises(
+        AccessDenied, match=f"^there is no topic '{mistyped}' and this user may not create it; create it"
+    ):
+        app.send(mistyped, 1)
+    app.close()
+    worker = App("worker", url=place.as_role("worker"))
+    with pytest.raises(AccessDenied, match=f"^topic '{place.topic}' has no group 'ax' and this user may not create it"):
+        worker.consumer(place.topic, "ax").__enter__()
+    worker.close()
+
+
 def test_a_sink_writes_from_spark(place: Place) -> None:
     session = Database(place.as_role("sink")).thread_session()
     topic = get_topic(session, place.topic)
@@ -483,6 +497,8 @@ def test_a_viewer_sees_numbers_and_names_and_no_content(place: Place) -> None:
     (trace,) = monitoring.trace(dead, place.topic, details=False)
     (history,) = [one.history for one in trace.groups]
     assert history.dead is not None and (history.dead.error, [one.error for one in history.attempts]) == ("", [None])
+    shown = _ems(url, f"trace {dead} --json")
+    assert shown.exit_code == 0 and {"headers", "priority"}.isdisjoint(json.loads(shown.stdout)[0])
     assert place.topic in {one.topic.name for one in monitoring.lag(most=100)}
     for look in (admin.lists.retries, admin.lists.running, admin.schedules.list, admin.readers.list, monitoring.clients,
                  monitoring.leaders, monitoring.ranking, monitoring.series, monitoring.lag, admin.alarms.silences, Demands(database).list, lambda: admin.limits.get(place.topic, "a")):  # fmt: skip
