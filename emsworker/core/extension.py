@@ -73,6 +73,8 @@ class Extension:
             :mod:`emsworker.web.pages`.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
+        topics: beginnings of the names of topics that only its programs can write to: rows of ``ems_publish`` for them
+            are refused.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Extension:
     services: str | None = None
     pages: str | None = None
     default_stream: str | None = None
+    topics: tuple[str, ...] = ()
 
 
 def load(target: str) -> Any:
