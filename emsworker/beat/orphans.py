@@ -17,7 +17,7 @@ _ROUNDS = 20  # each finds the first topic of a gap; a line in the log tells of 
 
 def clear_orphans(session: Session, settings: Settings) -> float:
     """Set rows aside that nothing would ever read; no pause while there are more."""
-    cleared: list[tuple[orphans.Orphans, orphans.Cleared]] = []
+    cleared: list[tuple[orphans.OrphanRows, orphans.Cleared]] = []
     for _ in range(_ROUNDS):
         some = [(one, orphans.clear(session, one)) for one in orphans.find(session).orphans]
         some = [(one, done) for one, done in some if done.rows]
@@ -29,7 +29,7 @@ def clear_orphans(session: Session, settings: Settings) -> float:
     return 0.0 if cleared else _BEATS * settings.beat_s
 
 
-def _log(cleared: list[tuple[orphans.Orphans, orphans.Cleared]], what: str) -> None:
+def _log(cleared: list[tuple[orphans.OrphanRows, orphans.Cleared]], what: str) -> None:
     if cleared:
         (where, first), rows = cleared[0], sum(done.rows for _, done in cleared)
         log.warning(

@@ -10,7 +10,7 @@ from emsworker.admin.check import Severity, check
 from emsworker.beat.orphans import clear_orphans
 from emsworker.core.config import Settings
 from emsworker.store.stream import intake, orphans
-from emsworker.store.stream.orphans import Orphans
+from emsworker.store.stream.orphans import OrphanRows
 from emsworker.store.topics import create_topic, delete_topic
 from tests.store.test_flat_cost import fill, reads
 from tests.support.streams import Stream
@@ -90,7 +90,7 @@ def test_more_than_a_transaction_takes_are_all_set_aside(stream: Stream) -> None
         f"SELECT topic_id, due_at, {UID}, '', '1', 'p', NOW(6) FROM ems_outbox a CROSS JOIN "
         "(SELECT 1 FROM information_schema.columns LIMIT 200) b"
     )
-    assert orphans.clear(stream.session, Orphans(MISSING)).rows == 100
+    assert orphans.clear(stream.session, OrphanRows(MISSING)).rows == 100
     beat(stream)
     assert stream.value("SELECT COUNT(*) FROM ems_outbox") == 0
     assert stream.value("SELECT COUNT(*) FROM ems_publish") == 603
@@ -100,7 +100,7 @@ def test_large_rows_are_moved_a_few_at_a_time(stream: Stream) -> None:
     stream.topic()
     for _ in range(5):
         delay(stream.sql, MISSING, body="x" * (6 << 20))
-    assert orphans.clear(stream.session, Orphans(MISSING)).rows == 2
+    assert orphans.clear(stream.session, OrphanRows(MISSING)).rows == 2
     beat(stream)
     assert stream.value("SELECT COUNT(*) FROM ems_publish WHERE LENGTH(body) = %s", 6 << 20) == 5
 
@@ -136,11 +136,15 @@ def test_nothing_is_taken_from_a_topic_that_comes_or_goes(stream: Stream) -> Non
         cursor.execute("INSERT INTO ems_partition (topic_id, `partition`) VALUES (%s, 0)", (new,))
     delay(other, new)
     beat(stream)
-    assert orphans.clear(stream.session, Orphans(new)).rows == 0
+    assert orphans.clear(stream.session, OrphanRows(new)).rows == 0
     other.commit()
     beat(stream)
     insert(stream, new)
-    assert orphans.clear(stream.session, Orphans(new)).rows == orphans.clear(stream.session, Orphans(new, 0)).rows == 0
+    assert (
+        orphans.clear(stream.session, OrphanRows(new)).rows
+        == orphans.clear(stream.session, OrphanRows(new, 0)).rows
+        == 0
+    )
     app.send("new", 1, countdown=3600)
     stream.rows("UPDATE ems_topic_guard SET deleted_at = NOW(6) WHERE topic_id = %s", new)
     stream.rows("DELETE FROM ems_topic WHERE id = %s", new)  # as a deletion, which has not come to the rows yet

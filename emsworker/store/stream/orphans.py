@@ -31,7 +31,7 @@ Gap = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Orphans:
+class OrphanRows:
     """Rows that belong nowhere.
 
     Attributes:
@@ -60,7 +60,7 @@ class Cleared:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundOrphans:
     """The first orphans of each gap.
 
     Attributes:
@@ -68,11 +68,11 @@ class Found:
         lost: ids of topics that were not deleted, and whose rows in ``ems_topic`` are gone.
     """
 
-    orphans: list[Orphans]
+    orphans: list[OrphanRows]
     lost: set[int]
 
 
-def find(session: Session) -> Found:
+def find(session: Session) -> FoundOrphans:
     """Find the first orphans of each gap between topics and partitions that exist."""
     topics = list_topics(session)
     partitions = _partitions(session, topics)
@@ -80,11 +80,11 @@ def find(session: Session) -> Found:
     lost: set[int] = set()
     while True:  # those of a lost topic must not hide what lies behind them
         between = [{"low": low, "high": high} for low, high in gaps({topic.id for topic in topics} | lost, _TOPICS)]
-        looks = (_SQL.first_topic_of_outbox, _SQL.first_topic_of_messages)
-        found = [Orphans(*row) for look in looks for row in _dive(session, look, between)]
+        dives = (_SQL.first_topic_of_outbox, _SQL.first_topic_of_messages)
+        found = [OrphanRows(*row) for dive in dives for row in _dive(session, dive, between)]
         more = {one.topic_id for one in found if _is_lost(session, one)}
         if not more:
-            return Found(found + foreign, lost)
+            return FoundOrphans(found + foreign, lost)
         lost |= more
 
 
@@ -106,7 +106,7 @@ def _partitions(session: Session, topics: Sequence[Topic]) -> dict[int, set[int]
     return numbers
 
 
-def _between(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[Orphans]:
+def _between(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[OrphanRows]:
     """Yield the first rows between the partitions of a topic: only one with priority levels has gaps there."""
     args = [
         {"topic_id": topic, "low": low, "high": high}
@@ -114,15 +114,15 @@ def _between(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[O
         for low, high in gaps(numbers, max(numbers))
     ]
     for row in _dive(session, _SQL.first_partition, args):
-        yield Orphans(*row)
+        yield OrphanRows(*row)
 
 
-def _behind(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[Orphans]:
+def _behind(session: Session, partitions: Mapping[int, set[int]]) -> Iterator[OrphanRows]:
     """Yield the last rows of the topics if they lie behind the filler of the last partition; one statement for all."""
     for topic_id, partition, is_filler in session.rows(_SQL.list_last):
         last = max(partitions.get(topic_id, (_PARTITIONS,)))
         if partition > last + 1 or (partition == last + 1 and not is_filler):
-            yield Orphans(topic_id, partition)
+            yield OrphanRows(topic_id, partition)
 
 
 def _dive(session: Session, dive: Sql, args: Sequence[dict[str, int]]) -> Iterator[tuple[int, ...]]:
@@ -130,7 +130,7 @@ def _dive(session: Session, dive: Sql, args: Sequence[dict[str, int]]) -> Iterat
         yield from session.rows(join(" UNION ALL ", [fill(dive, one) for one in args[first : first + _DIVES]]))
 
 
-def clear(session: Session, orphans: Orphans) -> Cleared:
+def clear(session: Session, orphans: OrphanRows) -> Cleared:
     """Set at most a hundred rows aside, or delete them, and at most 16 MiB, in one transaction.
 
     Rows that others have locked are passed over. Nothing is done if they belong to a topic by now.
@@ -138,16 +138,16 @@ def clear(session: Session, orphans: Orphans) -> Cleared:
     return session.transaction(lambda session: _clear(session, orphans))
 
 
-def _is_lost(session: Session, orphans: Orphans) -> bool:
+def _is_lost(session: Session, orphans: OrphanRows) -> bool:
     name, existed, deleted_at, *_ = session.rows(_SQL.find_owner, _where(orphans))[0]
     return name is None and bool(existed) and deleted_at is None
 
 
-def _where(orphans: Orphans) -> dict[str, Any]:
+def _where(orphans: OrphanRows) -> dict[str, Any]:
     return {"topic_id": orphans.topic_id, "partition": orphans.partition}
 
 
-def _clear(session: Session, orphans: Orphans) -> Cleared:
+def _clear(session: Session, orphans: OrphanRows) -> Cleared:
     in_outbox, where = orphans.partition is None, _where(orphans)
     lock = _SQL.lock_outbox if in_outbox else _SQL.lock_messages
     locked = session.rows(lock, {**where, "limit": _ROWS})
@@ -163,13 +163,13 @@ def _clear(session: Session, orphans: Orphans) -> Cleared:
     return Cleared(len(rows), why)
 
 
-def _reason(orphans: Orphans, topic: str | None) -> str:
+def _reason(orphans: OrphanRows, topic: str | None) -> str:
     if topic is None:
         return f"there is no topic with topic_id {orphans.topic_id}; look for who inserts rows beside EMS"
     return f"topic {topic!r} has no partition {orphans.partition}; delete the row, or retry it to send it by its key"
 
 
-def _remove(session: Session, orphans: Orphans, rows: Sequence[Any], topic: str, why: str | None) -> None:
+def _remove(session: Session, orphans: OrphanRows, rows: Sequence[Any], topic: str, why: str | None) -> None:
     template = _SQL.one_uid if orphans.partition is None else _SQL.one_offset
     name = "uid" if orphans.partition is None else "offset"
     parts: dict[str, Part] = {
