@@ -25,6 +25,7 @@ from emsworker.store.topics import list_topics
 _SQL = Statements(__name__, **PLAIN)
 _DIVES = 200  # in one statement
 _ROWS, _BYTES = 100, 16 << 20  # in one transaction
+_LOST = 20  # topics
 _TOPICS, _PARTITIONS = 1 << 32, 1 << 16  # numbers that the columns hold
 
 Gap = tuple[int, int]
@@ -83,7 +84,7 @@ def find(session: Session) -> FoundOrphans:
         dives = (_SQL.first_topic_of_outbox, _SQL.first_topic_of_messages)
         found = [OrphanRows(*row) for dive in dives for row in _dive(session, dive, between)]
         more = {one.topic_id for one in found if _is_lost(session, one)}
-        if not more:
+        if not more or len(lost) >= _LOST:
             return FoundOrphans(found + foreign, lost)
         lost |= more
 
