@@ -152,6 +152,23 @@ def _dropped(stream: Stream, url: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
+def test_a_right_that_was_revoked_is_told_as_such(stream: Stream, as_role: MakeUser) -> None:
+    url = as_role("worker", ["auto-create", "beat"])
+    name, database = url.split("//")[1].split(":")[0], url.rsplit("/", 1)[1]
+    worker = stream.worker(settings={"url": url}, topics=["acts"], groups=["a"], threads=1)
+    with connect(stream.server.admin_url, autocommit=True) as root, root.cursor() as cursor:
+        for host in ("localhost", "127.0.0.1"):
+            cursor.execute(f"REVOKE INSERT ON `{database}`.ems_claim FROM '{name}'@'{host}'")
+        stream.send("acts", [{"n": 1}])
+        until(lambda: "cannot take messages: MySQL refused: (1142) INSERT command denied" in worker.text(), 40, "told")
+        assert "lost" not in worker.text()
+        for host in ("localhost", "127.0.0.1"):
+            cursor.execute(f"GRANT INSERT ON `{database}`.ems_claim TO '{name}'@'{host}'")
+    stream.wait_ended([1])
+    assert worker.stop() == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [_revoked, _dropped])
 def test_what_goes_wrong_later_is_waited_out_quietly(stream: Stream, as_role: MakeUser, trouble: Any) -> None:
     url = as_role("worker", ["auto-create", "beat"])
