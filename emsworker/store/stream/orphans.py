@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from emsworker.core.batches import in_batches
-from emsworker.core.model import Topic
+from emsworker.core.partitioner import partition_number
+from emsworker.core.priority import levels_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Part, Sql, Statements, column, fill, fill_rows, join, literal
 from emsworker.store.stream import outbox
 from emsworker.store.stream.columns import PLAIN
-from emsworker.store.topics import list_topics
 
 _SQL = Statements(__name__, **PLAIN)
 _DIVES = 200  # in one statement
@@ -75,12 +75,11 @@ class FoundOrphans:
 
 def find(session: Session) -> FoundOrphans:
     """Find the first orphans of each gap between topics and partitions that exist."""
-    topics = list_topics(session)
-    partitions = _partitions(session, topics)
+    partitions = _partitions(session)
     foreign = [*_between(session, partitions), *_behind(session, partitions)]
     lost: set[int] = set()
     while True:  # those of a lost topic must not hide what lies behind them
-        between = [{"low": low, "high": high} for low, high in gaps({topic.id for topic in topics} | lost, _TOPICS)]
+        between = [{"low": low, "high": high} for low, high in gaps(partitions.keys() | lost, _TOPICS)]
         dives = (_SQL.first_topic_of_outbox, _SQL.first_topic_of_messages)
         found = [OrphanRows(*row) for dive in dives for row in _dive(session, dive, between)]
         more = {one.topic_id for one in found if _is_lost(session, one)}
@@ -98,9 +97,12 @@ def gaps(numbers: Iterable[int], end: int) -> Iterator[Gap]:
         last = number
 
 
-def _partitions(session: Session, topics: Sequence[Topic]) -> dict[int, set[int]]:
+def _partitions(session: Session) -> dict[int, set[int]]:
     """Return the partitions of each topic: those that it has, and those whose row somebody has deleted."""
-    numbers = {topic.id: set(topic.partition_numbers()) for topic in topics}
+    numbers = {
+        topic_id: {partition_number(level, one) for level in levels_of(priorities) for one in range(count)}
+        for topic_id, count, priorities in session.rows(_SQL.list_topics)
+    }
     for topic_id, partition in session.rows(_SQL.list_partitions):
         if topic_id in numbers:
             numbers[topic_id].add(partition)

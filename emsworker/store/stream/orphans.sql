@@ -1,5 +1,8 @@
 -- Rows of topics and partitions that do not exist.
 
+-- name: list_topics
+SELECT id, partitions, priorities FROM ems_topic
+
 -- name: list_partitions
 SELECT topic_id, `partition` FROM ems_partition
 
