@@ -46,7 +46,7 @@ class Caller(Protocol):
         ...
 
     def call(self, claim_run: ClaimRun, messages: list[Message], handler: Any, began: float) -> Sequence[Ended]:
-        """Run messages that have begun; return their ends, those left out that are recorded already.
+        """Run messages that have begun; return their ends, or none if they are recorded one by one.
 
         Raises:
             BatchBroken: the messages are to be run one by one.
@@ -54,9 +54,11 @@ class Caller(Protocol):
         ...
 
 
-def end_of(ended: Ended) -> RunEnd:
+def end_of(ended: Ended, *, is_lost: bool = False) -> RunEnd:
     """Return the end of a run as brackets of the middleware get it."""
     failure = ended.failure
+    if is_lost:
+        return RunEnd(ended.message, RunOutcome.LOST, ended.ran_s, ended.error)
     if failure is None:
         return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
     outcome = RunOutcome.IGNORED
@@ -166,15 +168,19 @@ class ClaimRun(HeldClaim):
         return [] if running is None else [m for m in self.claim.messages if running <= m.offset <= through]
 
     def done(self, ended: Sequence[Ended], following: Message | None = None) -> None:
-        """Record the ends of messages that ran together; they are written down with the next flush.
+        """Record the ends of messages that ran together, unless a transaction of their handler has recorded them.
+
+        They are written down with the next flush.
 
         Args:
             following: of coroutines: the first message that still runs.
         """
         with self.lock:
-            self.watch.running = following.offset if following is not None else None
-            if ended and not self.watch.abandoned:
+            watch = self.watch
+            watch.running = following.offset if following is not None else None
+            if ended and not watch.is_recorded and not watch.abandoned:
                 self.progress.end(ended)
+            watch.is_recorded = False
 
     def unname(self) -> None:
         """Mark that a suspect no longer has its process to itself."""
@@ -288,14 +294,14 @@ class ClaimRun(HeldClaim):
             self.lose()
             return flush
 
-    def commit(self, ended: Sequence[Ended], send: Send) -> None:
+    def commit(self, ended: Sequence[Ended], write: Send) -> None:
         """Commit the SQL of a transactional handler, the progress so far and the ack of its messages atomically.
 
         No other thread may write this claim's progress meanwhile: a flush that was made before and arrives after the
         commit would move the acked offset back, and the effect would happen twice.
 
         Args:
-            send: commits a flush.
+            write: commits a flush.
 
         Raises:
             FenceLost: the claim belongs to another client by now.
@@ -305,10 +311,10 @@ class ClaimRun(HeldClaim):
                 if self.watch.abandoned:
                     raise FenceLost("the claim was given back while its handler ran")
                 flush = self.progress.committing(ended, self.needed_s)
-            send(flush)
+            write(flush)
             with self.lock:
                 self.progress.committed(flush, ended, ticks())
-                self.watch.running = None
+                self.watch.running, self.watch.is_recorded = None, True
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 

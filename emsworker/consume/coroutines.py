@@ -116,13 +116,14 @@ class CoroutineRun(Run):
                 self._set_timers()
                 return await call
         except TimeoutError:
-            if not (self._hard.expired() or self._soft.expired()):
-                raise  # the handler's own
+            if self._hard.expired():
+                raise TimeLimitExceeded(f"its limit is {self._hard_end - self._began:.3g} s") from None
+            if self._soft.expired():
+                raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._began:.3g} s") from None
+            raise  # the handler's own
         finally:
             self._over = True
-        if self._hard.expired():
-            raise TimeLimitExceeded(f"its limit is {self._hard_end - self._began:.3g} s")
-        raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._began:.3g} s")
+            self._hard = self._soft = asyncio.Timeout(None)  # they know the task, which would keep the handler's error
 
     def _set_timers(self) -> None:
         if self._over or self._loop is None:

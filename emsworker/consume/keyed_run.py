@@ -122,6 +122,13 @@ class KeyedRun(ClaimRun):
             if not self.closed:
                 self._record(ended)
 
+    def leave(self, lane: Lane, ended: Ended) -> bool:
+        """Record the end of the message that a lane has run; return False if it was given up meanwhile."""
+        is_there = lane.stop()
+        if is_there:
+            self.end(ended)
+        return is_there
+
     def _record(self, ended: Ended) -> None:
         self._running.pop(ended.message.offset, None)
         self.progress.end([ended])
@@ -217,10 +224,8 @@ class Lanes:
                     continue
                 if entry is LaneEntry.STOP:
                     break
-                ended = self._attempt(keyed_run, message, handler, lane)
-                if not lane.stop():
+                if not keyed_run.leave(lane, self._attempt(keyed_run, message, handler, lane)):
                     return
-                keyed_run.end(ended)
         except BaseException as error:
             lane.error = error
         finally:
