@@ -12,7 +12,7 @@ from emsworker.broker.channel import Channel, Send
 from emsworker.consume.attempts import GroupAttempts
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
 from emsworker.consume.flusher import HeldClaim, send
-from emsworker.consume.gate import IsolationGate, Passage
+from emsworker.consume.isolation import IsolationGate, Passage
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.flush import Flush
@@ -186,6 +186,11 @@ class ClaimRun(HeldClaim):
         """Mark that a suspect no longer has its process to itself."""
         with self.lock:
             self.named, self.progress.named = False, None
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """The watches over the threads that run its messages."""
+        return [self.watch]
 
     @property
     def started(self) -> int:

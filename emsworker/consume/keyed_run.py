@@ -9,7 +9,7 @@ is repeated. If a message takes long, running messages are detached, and the par
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -134,6 +134,11 @@ class KeyedRun(ClaimRun):
         self.progress.end([ended])
         if self.progress.all_ended:
             self.watch.running = None
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """The watches over the threads that run its messages."""
+        return self.lanes
 
     @property
     def started(self) -> int:

@@ -16,7 +16,7 @@ from emsworker.consume.executor import Executor
 from emsworker.consume.losses import LostUnderHandler
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.codec import Decoder
-from emsworker.core.errors import ConnectionLost
+from emsworker.core.errors import ConnectionLost, FenceLost
 from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Order, Outcome
@@ -111,6 +111,19 @@ def test_a_failure_is_decided_and_its_neighbours_are_done() -> None:
     (failure,) = flush.failures
     assert (failure.offset, failure.outcome, failure.retry_in_s) == (6, Outcome.FAILED, 5.0)
     assert witness.seen == [(5, "done", "None"), (6, "failed", "ValueError('six')"), (7, "done", "None")]
+
+
+def test_a_fence_that_a_handler_has_lost_elsewhere_is_its_failure() -> None:
+    """It may use a consumer of its own; the claim of the message is not lost by that."""
+
+    def subscribe(app: Ems) -> None:
+        @app.subscribe("t", group="g")
+        def handler(message: Message) -> None:
+            raise FenceLost("the claim of another message has another owner")
+
+    executor, claim_run, _, witness = run_of(subscribe)
+    assert executor.run(claim_run)
+    assert [outcome for _, outcome, _ in witness.seen] == ["failed"] * 3
 
 
 def test_a_suspect_is_written_down_before_and_after_its_run() -> None:
