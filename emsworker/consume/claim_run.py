@@ -105,17 +105,18 @@ class ClaimRun(HeldClaim):
         for handler, messages in caller.calls(self.claim):
             if self.progress.halted or not caller.may_go_on() or (caller.gate.closed and not alone):
                 return False  # if a suspect waits for the process, the rest goes to other processes at once
-            if self.progress.waits(messages[0]):
-                self.done([Ended.untouched(messages[0])])
-            elif alone:
-                if not all(self._run_alone(caller, message, handler) for message in messages):
+            if not self.progress.waits(messages[0]):
+                if not (self._run_alone if alone else self._run)(caller, messages, handler):
                     return False
-            elif not self._run(caller, messages, handler):
-                return False
+            else:
+                self.done([Ended.untouched(messages[0])])
         return True
 
-    def _run_alone(self, caller: Caller, message: Message, handler: Any) -> bool:
-        """Run a message alone in the process: a crash must name only one message."""
+    def _run_alone(self, caller: Caller, messages: list[Message], handler: Any) -> bool:
+        """Run each message alone in the process: a crash must name only one message."""
+        return all(self._run_one(caller, message, handler) for message in messages)
+
+    def _run_one(self, caller: Caller, message: Message, handler: Any) -> bool:
         try:
             ran = self._enter_gate(caller) and self._run(caller, [message], handler)
             self.write_changes(caller.channel)  # or a crash in the next message would blame this one too
@@ -160,6 +161,8 @@ class ClaimRun(HeldClaim):
             if self.named:
                 self.progress.named = messages[0].offset
             self.watch.begin(messages, options, now)
+            for message in messages:
+                message.run = ThreadRun(self, self.watch, message, now)
             return True
 
     def running_messages(self) -> list[Message]:

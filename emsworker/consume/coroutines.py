@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.errors import EmsError, RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
@@ -186,30 +187,29 @@ def guarded(options: HandlerOptions, group_timeout_s: float) -> tuple[float, Han
 
 async def run_together(
     messages: list[Message],
-    run: Callable[[Message], Awaitable[None]],
-    ended: Callable[[list[Message], Message | None], None],
+    run: Callable[[Message], Awaitable[Sequence[Ended]]],
+    done: Callable[[list[Ended], Message | None], None],
 ) -> None:
     """Run all messages at once.
 
     Args:
         run: runs one message; it raises only what must end the process.
-        ended: called with messages in order, each once it and all before it have ended, and the first that still runs.
+        done: called with the ends of messages in order, once all before them have ended, and the first that still runs.
     """
     import asyncio
 
-    finished: set[int] = set()
+    ends: dict[int, Ended] = {}
     first = 0
 
     async def one(number: int) -> None:
         nonlocal first
-        await run(messages[number])
-        finished.add(number)
+        (ends[number],) = await run(messages[number])
         begin = first
-        while first in finished:
-            finished.remove(first)
+        while first in ends:
             first += 1
         if first > begin:
-            ended(messages[begin:first], messages[first] if first < len(messages) else None)
+            following = messages[first] if first < len(messages) else None
+            done([ends.pop(number) for number in range(begin, first)], following)
 
     async with asyncio.TaskGroup() as group:  # if our own bookkeeping fails, no coroutine goes on unattended
         for number in range(len(messages)):

@@ -17,7 +17,7 @@ from functools import partial
 from emsworker.broker.channel import Send, TransactionLost
 from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, end_running, one_line
 from emsworker.consume.claim_progress import Ended
-from emsworker.consume.claim_run import BatchBroken, ClaimRun, ThreadRun, end_of
+from emsworker.consume.claim_run import BatchBroken, ClaimRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together, thread_limits
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
@@ -162,8 +162,6 @@ class Executor:
         if options.transactional and claim_run.claim.isolation.alone:
             server = self.channel.server_run()
         try:
-            for message in messages:
-                message.run = ThreadRun(claim_run, watch, message, began)
             if isinstance(handler, BaseException):
                 raise handler
             if handler.is_async:  # in a lane, whose thread waits for it
@@ -234,7 +232,8 @@ class Executor:
         def commit(ended: Sequence[Ended], write: Send) -> None:
             claim_run.commit([self._results.for_flush(one) for one in ended], write)
 
-        return self._conclude(self.channel.transact(call, commit, lambda: watch.soft_limit_sent))
+        ended = self.channel.transact(call, commit, lambda: watch.soft_limit_sent)
+        return self._conclude(ended)
 
     # -- coroutines ----------------------------------------------------------------------------------------------------
 
@@ -244,21 +243,12 @@ class Executor:
 
     def _run_coroutines(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> Sequence[Ended]:
         """Run coroutines at once; each has its own limits, so the claim's only apply if the loop is blocked."""
-        ends: dict[int, Ended] = {}
-
-        async def run(message: Message) -> None:
-            message.run = its = self._coroutine_run(claim_run, claim_run.watch, message, handler)
-            (ends[message.offset],) = await self._run_on_loop(claim_run, message, handler, its)
-
-        def ended(these: list[Message], following: Message | None) -> None:
-            claim_run.done([ends.pop(message.offset) for message in these], following)
-
-        self._context.loop.run(run_together(messages, run, ended))
+        run = partial(self._run_on_loop, claim_run, handler)
+        self._context.loop.run(run_together(messages, run, claim_run.done))
         return ()
 
-    async def _run_on_loop(
-        self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun
-    ) -> Sequence[Ended]:
+    async def _run_on_loop(self, claim_run: ClaimRun, handler: Handler, message: Message) -> Sequence[Ended]:
+        message.run = its = self._coroutine_run(claim_run, claim_run.watch, message, handler)
         if not self._hooks.around:
             return await self._await(claim_run, message, handler, its)
         with self._brackets(claim_run, [message], None) as brackets:

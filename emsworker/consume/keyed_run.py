@@ -15,7 +15,7 @@ from enum import Enum
 
 from emsworker.consume.attempts import GroupAttempts, begin_running, end_running
 from emsworker.consume.claim_progress import ClaimWrite, Ended
-from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import thread_limits
 from emsworker.consume.watch import NO_LIMITS, Watch
@@ -114,6 +114,7 @@ class KeyedRun(ClaimRun):
                 return LaneEntry.BLOCKED
             self._running[message.offset] = message
             lane.start(message, options)
+            message.run = ThreadRun(self, lane, message, lane.running_since)
             return LaneEntry.RUN
 
     def end(self, ended: Ended) -> None:

@@ -60,7 +60,7 @@ class Watch:
         self.running_since = now
         self.options = options
         self.extension_s = 0.0
-        self.soft_limit_sent = self.interruptible = False
+        self.soft_limit_sent = self.interruptible = self.is_recorded = False
 
     @property
     def timeout_s(self) -> float:
