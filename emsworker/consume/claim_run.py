@@ -239,24 +239,23 @@ class ClaimRun(HeldClaim):
             FenceLost: the claim belongs to another client; nothing more is written.
             ConnectionLost: it is not known if it was committed; it will be sent again.
         """
-        with self.sending:
-            self._write(channel, lambda: self.progress.save(self.needed_s))
+        self._write(channel, lambda: self.progress.save(self.needed_s))
 
     def write_changes(self, channel: Channel) -> None:
         """Write the progress so far, if there is anything new; see :meth:`write_down`."""
-        with self.sending:
-            self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_dirty(ticks()) else None)
+        self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_dirty(ticks()) else None)
 
     def _write(self, channel: Channel, begin: Callable[[], ClaimWrite | None]) -> None:
-        """Send what is in doubt, then what ``begin`` begins under the lock; the caller holds ``sending``."""
-        with self.lock:
-            in_doubt = self.progress.write
-        if in_doubt is not None:
-            self._send(channel, in_doubt)
-        with self.lock:
-            write = None if self.closed else begin()
-        if write is not None:
-            self._send(channel, write)
+        """Send what is in doubt, then what ``begin`` begins under the lock."""
+        with self.sending:
+            with self.lock:
+                in_doubt = self.progress.write
+            if in_doubt is not None:
+                self._send(channel, in_doubt)
+            with self.lock:
+                write = None if self.closed else begin()
+            if write is not None:
+                self._send(channel, write)
 
     def _send(self, channel: Channel, write: ClaimWrite) -> None:
         try:
@@ -284,8 +283,7 @@ class ClaimRun(HeldClaim):
             channel: writes what is in doubt before.
         """
         with self.sending:
-            if self.progress.write is not None or self.progress.is_uncut:
-                self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_uncut else None)
+            self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_uncut else None)
             return self._end(finished=True)
 
     def unfinished(self) -> Flush | None:
@@ -332,8 +330,7 @@ class ClaimRun(HeldClaim):
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self.sending:
-            self._write(channel, lambda: self.progress.give_back((), self.needed_s))
+        self._write(channel, lambda: self.progress.give_back((), self.needed_s))
 
     def share_rest(self, channel: Channel) -> None:
         """Give back the messages after the running ones, so that other clients can claim them.
@@ -341,8 +338,7 @@ class ClaimRun(HeldClaim):
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self.sending:
-            self._write(channel, self._share)
+        self._write(channel, self._share)
 
     def _share(self) -> ClaimWrite | None:
         running = {message.offset for message in self.running_messages()}

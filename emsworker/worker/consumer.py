@@ -81,6 +81,19 @@ class ProcessContext:
     log_done: bool = False
 
 
+@dataclass(frozen=True)
+class _Group:
+    """A group as a thread consumes it."""
+
+    assignment: Assignment
+    executor: Executor
+    sizer: BatchSizer
+
+    def size(self, part: float = 1.0) -> int:
+        """Return the messages to claim next, or in a part of a claim's time; at least those that run at once."""
+        return max(1, int(part * self.sizer.size), self.assignment.route.concurrency)
+
+
 class Consumer(Runnable):
     """A client: a thread with its own connection and its own lease.
 
@@ -103,10 +116,9 @@ class Consumer(Runnable):
         settings = process.settings
         self._claimer = Claimer(self._channel, process.poller, settings.batch_bytes, process.broker.decoder)
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
-        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in process.assignments}
-        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in process.assignments.items()}
-        self._executors = {
-            group_id: Executor(self._run_context(assignment)) for group_id, assignment in process.assignments.items()
+        self._groups = {
+            group_id: _Group(one, Executor(self._run_context(one)), BatchSizer(settings.claim_s, settings.batch))
+            for group_id, one in process.assignments.items()
         }
         self._limiter = Limiter(self._session, process.refunds, process.poller)
         self.registered = forks.Event()
@@ -173,8 +185,7 @@ class Consumer(Runnable):
             self._rest()
             self._process.gate.wait_open(_CLOSED_S)
             return
-        wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
-        with self._process.recycler.allow(wanted) as allowance:
+        with self._process.recycler.allow(self._groups[hint.group_id].size()) as allowance:
             if allowance.size and hint.limited:
                 self._follow_within_limits(hint, allowance)
             elif allowance.size:
@@ -189,12 +200,10 @@ class Consumer(Runnable):
         self._limiter.leave()
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
-        """Follow a hint with the permits available and a small claim, because its messages must start now."""
-        assignment, sizer = self._process.assignments[hint.group_id], self._sizers[hint.group_id]
-        wanted = max(1, int(sizer.size * CLAIM_S / self._process.settings.claim_s), self._at_once[hint.group_id])
-        assert self._client_id is not None
-        at_once = assignment.route.at_once or assignment.group.order is Order.KEY
-        permit = self._limiter.ask(hint.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
+        group, client_id = self._groups[hint.group_id], self._client_id or ""
+        wanted = min(group.size(CLAIM_S / group.sizer.target_s), allowance.size)
+        at_once = group.assignment.route.at_once or group.assignment.group.order is Order.KEY
+        permit = self._limiter.ask(hint.group_id, client_id, wanted, at_once=at_once)
         if not permit.granted:
             self._write_before()
             return
@@ -206,8 +215,8 @@ class Consumer(Runnable):
     def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
         suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive
         most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
-        assignment, client_id = self._process.assignments[hint.group_id], self._client_id or ""
-        claimant = self._claimer.claimant(hint, assignment.topic, assignment.group, client_id, size, most_isolation)
+        one, client_id = self._process.assignments[hint.group_id], self._client_id or ""
+        claimant = self._claimer.claimant(hint, one.topic, one.group, client_id, size, most_isolation)
         try:
             claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
         except FenceLost:
@@ -223,15 +232,15 @@ class Consumer(Runnable):
             suspects.none_left(hint.group_id)
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
-        process, assignment = self._process, self._process.assignments[claim.group_id]
-        executor = self._executors[claim.group_id]
-        claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
+        process, group = self._process, self._groups[claim.group_id]
+        topic_id, timeout_s = group.assignment.topic.id, group.assignment.group.timeout_s
+        claim_run = group.executor.begin(claim, topic_id, timeout_s, threading.get_ident())
         process.claims.add(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
-            finished = executor.run(claim_run)
-            self._sizers[claim.group_id].record(claim_run.progress.passed, ticks() - began)
+            finished = group.executor.run(claim_run)
+            group.sizer.record(claim_run.progress.passed, ticks() - began)
             if finished:
                 self._before = claim_run.finish(self._channel)
                 self._in_doubt |= self._before is None
@@ -306,17 +315,12 @@ class Consumer(Runnable):
         verdict = judge(run, times, server, ticks() - run.began, committed)
         self._lost_run = None
         if isinstance(verdict, str):
-            group = self._process.assignments[run.claim.group_id].group.name
             log.warning(
                 "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
-                self.name,
-                run.ran_s,
-                run.messages[0],
-                group,
-                verdict,
+                *(self.name, run.ran_s, run.messages[0], run.claim.group, verdict),
             )
             return
-        claim_run.done([self._executors[run.claim.group_id].charge(run, verdict)])
+        claim_run.done([self._groups[run.claim.group_id].executor.charge(run, verdict)])
 
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""
