@@ -1,10 +1,10 @@
-"""Attempts that did not end well: what follows from an error, and the log line that says so.
+"""Failed attempts: the decision between a retry and a dead letter, and the log record.
 
 Retries and dead letters are decided here and nowhere else (:func:`decide`): for workers, consumers, time limits and
 recovery after a crash.
 
-An attempt that did not end well is one record: at level warning if the message is retried, at level error if it is a
-dead letter, then with its traceback. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
+Each failed attempt is one record: at level warning if the message is retried, at level error and with its traceback if
+it is a dead letter. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
 :class:`emsworker.observe.logs.JsonFormatter` prints.
 """
 

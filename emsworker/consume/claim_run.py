@@ -140,6 +140,8 @@ class ClaimRun(HeldClaim):
         began = ticks()
         if not self.start(messages, caller.limits_of(handler, self.watch.group_timeout_s), began):
             return False
+        for message in messages:
+            message.run = ThreadRun(self, self.watch, message, began)
         if self.named:
             self.write_down(caller.channel)  # before it runs: it may kill this process
         try:
@@ -161,8 +163,6 @@ class ClaimRun(HeldClaim):
             if self.named:
                 self.progress.named = messages[0].offset
             self.watch.begin(messages, options, now)
-            for message in messages:
-                message.run = ThreadRun(self, self.watch, message, now)
             return True
 
     def running_messages(self) -> list[Message]:

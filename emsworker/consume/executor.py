@@ -199,7 +199,7 @@ class Executor:
         call = partial(handler.call, first, transaction)
         if options.batch:
             call = partial(handler.call_batch, messages, transaction)
-        elif isinstance(first.run, CoroutineRun):
+        elif handler.is_async and isinstance(first.run, CoroutineRun):
             call = partial(self._context.loop.run, first.run.within_limits(handler.call(first)))
         try:
             value = watch.call_interruptibly(call)

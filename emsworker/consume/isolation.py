@@ -2,8 +2,8 @@
 
 A suspect has its process to itself, so that a crash names it. It closes the :class:`IsolationGate`: no other message
 starts in its process, whatever its topic and group. Once those that run have ended, it starts and is recorded as
-running (named). Both waits are bounded by its isolation: what runs on is then company, and without a proof nobody is
-charged. So neighbours wait for a second at first, and longer only for messages that were there when several processes
+running (named). Both waits are bounded by its isolation: after that it runs beside others, and a crash charges none of
+them. So neighbours wait for a second at first, and longer only for messages that were there when several processes
 died.
 
 A suspect that kills its process takes with it all that its threads could have done until there is another process.
