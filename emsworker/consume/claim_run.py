@@ -385,20 +385,16 @@ class ThreadRun(Run):
 
     @property
     def time_left(self) -> float:
-        """Seconds until the first limit; see :class:`Run`."""
         return self._watch.time_left(self._since)
 
     @property
     def waited_s(self) -> float | None:
-        """Seconds that the message had waited; see :class:`Run`."""
         return self._claim_run.claim.waited_s(self._message, self._since)
 
     def extend(self, seconds: float) -> None:
-        """Ask for more time; see :class:`Run`."""
         check_span(seconds)
         self._watch.extend(self._since, seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Report progress; see :class:`Run`."""
         report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
         self._claim_run.report(self._watch, report)

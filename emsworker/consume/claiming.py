@@ -117,7 +117,6 @@ class Claiming:
         self._lease.deregister(self._session, self._client_id)
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
     def holds(self, pulled: PulledClaim) -> bool:
@@ -370,15 +369,12 @@ class ConsumerClaims(HeldClaims[PulledClaim]):
         self._in_hand, self._claiming, self._time_out = in_hand, claiming, time_out
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all is settled, for at most this many seconds; return whether it is."""
         return self._in_hand.wait_until_settled(seconds, _QUIET_S)
 
     def claims(self) -> list[PulledClaim]:
-        """Return those that are not finished."""
         return self._in_hand.claims()
 
     def holds(self, claim: PulledClaim) -> bool:
-        """Return whether the lease under which a claim was taken still holds."""
         return self._claiming.holds(claim)
 
     def confirm(self, claim: PulledClaim, write: ClaimWrite) -> None:
@@ -387,7 +383,6 @@ class ConsumerClaims(HeldClaims[PulledClaim]):
         self._claiming.note_written(claim)
 
     def lose(self, claim: PulledClaim, error: FenceLost) -> None:
-        """Note that a claim has another owner."""
         self._in_hand.lose(claim, error)
         self._claiming.note_written(claim)
 

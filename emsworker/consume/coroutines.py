@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from emsworker.consume.claim_progress import Ended
-from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.errors import EmsError, RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
-from emsworker.core.run import ProgressReport, Run, check_span
+from emsworker.core.run import check_span
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler
 
@@ -76,7 +76,7 @@ class EventLoop:
             return self._loop
 
 
-class CoroutineRun(Run):
+class CoroutineRun(ThreadRun):
     """The run of a coroutine, with limits of its own, which are timers of the event loop.
 
     Args:
@@ -92,11 +92,10 @@ class CoroutineRun(Run):
     ) -> None:
         import asyncio
 
-        self._claim_run, self._watch, self._message = claim_run, watch, message
+        super().__init__(claim_run, watch, message, ticks())
         soft_s = options.soft_time_limit_s
-        self._began = ticks()
-        self._soft_end = self._began + (math.inf if soft_s is None else soft_s)
-        self._hard_end = self._began + hard_s
+        self._soft_end = self._since + (math.inf if soft_s is None else soft_s)
+        self._hard_end = self._since + hard_s
         self._lock = forks.Lock()  # the coroutine may pass the run to a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
@@ -118,9 +117,9 @@ class CoroutineRun(Run):
                 return await call
         except TimeoutError:
             if self._hard.expired():
-                raise TimeLimitExceeded(f"its limit is {self._hard_end - self._began:.3g} s") from None
+                raise TimeLimitExceeded(f"its limit is {self._hard_end - self._since:.3g} s") from None
             if self._soft.expired():
-                raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._began:.3g} s") from None
+                raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._since:.3g} s") from None
             raise  # the handler's own
         finally:
             self._over = True
@@ -143,16 +142,9 @@ class CoroutineRun(Run):
 
     @property
     def time_left(self) -> float:
-        """Seconds until the first limit; see :class:`Run`."""
         return 0.0 if self._has_ended else max(0.0, self._first_end - ticks())
 
-    @property
-    def waited_s(self) -> float | None:
-        """Seconds that the message had waited; see :class:`Run`."""
-        return self._claim_run.claim.waited_s(self._message, self._began)
-
     def extend(self, seconds: float) -> None:
-        """Ask for more time; see :class:`Run`."""
         check_span(seconds)
         with self._lock:
             if self._has_ended:
@@ -164,11 +156,6 @@ class CoroutineRun(Run):
             self._set_timers()
         else:
             self._loop.call_soon_threadsafe(self._set_timers)
-
-    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Report progress; see :class:`Run`."""
-        report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
-        self._claim_run.report(self._watch, report)
 
 
 def thread_limits(handler: object, group_timeout_s: float) -> HandlerOptions:

@@ -49,7 +49,6 @@ class PulledRun(Run):
 
     @property
     def time_left(self) -> float:
-        """Seconds until the message is retried; see :class:`Run`."""
         return 0.0 if self.ended is not None else max(0.0, self.deadline - ticks())
 
     def extend(self, seconds: float) -> None:
@@ -65,7 +64,6 @@ class PulledRun(Run):
             self.deadline = max(self.deadline, ticks() + seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Report progress; see :class:`Run`."""
         report = ProgressReport.checked(self.message.uid, self.message.attempt, fraction, text)
         with self._lock:
             if self.ended is not None:
@@ -269,7 +267,6 @@ class PulledClaim(HeldClaim):
         self.progress.halted = True
 
     def confirm(self, write: ClaimWrite) -> None:
-        """Note that a write was committed."""
         self.progress.confirm(write, ticks())
 
 

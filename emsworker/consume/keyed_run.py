@@ -138,7 +138,6 @@ class KeyedRun(ClaimRun):
 
     @property
     def watches(self) -> Sequence[Watch]:
-        """The watches over the threads that run its messages."""
         return self.lanes
 
     @property

@@ -48,28 +48,23 @@ class WorkerClaims(HeldClaims[ClaimRun]):
         self._trouble = Trouble(log)
 
     def add(self, thread_id: int, claim_run: ClaimRun) -> None:
-        """Note what a thread begins to work on."""
         with self._mutex:
             self._claims[thread_id] = claim_run
 
     def remove(self, thread_id: int) -> None:
-        """Note that a thread works on nothing."""
         with self._mutex:
             self._claims.pop(thread_id, None)
 
     def claims(self) -> list[ClaimRun]:
-        """Return the claims that are worked on."""
         with self._mutex:
             return list(self._claims.values())
 
     # -- for the flusher -----------------------------------------------------------------------------------------------
 
     def confirm(self, claim: ClaimRun, write: ClaimWrite) -> None:
-        """Note that a write was committed."""
         claim.confirm(write)
 
     def lose(self, claim: ClaimRun, error: FenceLost) -> None:
-        """Note that a claim has another owner."""
         claim.lose()
         log.warning("the claim of %s is run elsewhere by now", claim.claim.place)
 
