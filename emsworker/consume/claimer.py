@@ -87,24 +87,23 @@ class Claimer:
             StoreError: a claim may have been taken that is not known here.
         """
         claim = self._ask(hint, claimant, before)
-        self.note_busy(hint, claim is NothingClaimed.BUSY)
         if not isinstance(claim, Claim):
-            if not self.was_busy:
-                self._leave(hint, claimant.most_isolation)
+            self.leave(hint, is_busy=claim is NothingClaimed.BUSY, most_isolation=claimant.most_isolation)
             return None
+        self.was_busy = False
         if claim.hi - claim.lo + 1 >= claimant.batch:
             self._poller.more()
         return claim
 
-    def _leave(self, hint: Hint, most_isolation: Isolation) -> None:
+    def leave(self, hint: Hint, *, is_busy: bool, most_isolation: Isolation = Isolation.LAST) -> None:
+        """Note that nothing was claimed where a hint points, perhaps because another client is at work there."""
+        self.was_busy = is_busy and hint.kind == "stream" and not hint.exclusive
+        if self.was_busy:
+            return
         if most_isolation is Isolation.LAST:
             self._poller.forget(hint)
         else:
             self._poller.hold_hint(hint, _NO_TURN_S)
-
-    def note_busy(self, hint: Hint, is_busy: bool) -> None:
-        """Note whether another client is at work where a hint points."""
-        self.was_busy = is_busy and hint.kind == "stream" and not hint.exclusive
 
     def _ask(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | NothingClaimed:
         if hint.kind == "stream" or claimant.group.order is not Order.NONE:

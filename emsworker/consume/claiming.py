@@ -269,7 +269,7 @@ class Claiming:
             claim = self._claimer.take(hint, claimant, [write.flush for _, write in before])
             in_hand.confirm(before)
         except FenceLost:  # one of them has another owner, and nothing was kept: the flusher writes each by itself
-            self._claimer.note_busy(hint, is_busy=True)
+            self._claimer.leave(hint, is_busy=True)
             return None
         except BaseException as error:  # also one from outside, after which it is not known if the packet was committed
             if isinstance(error, StoreError):

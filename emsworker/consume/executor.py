@@ -280,10 +280,12 @@ class Executor:
                 watch.bracket = run
             try:
                 yield brackets
-            except BaseException as error:  # no end: a loss, or the failure of a batch
-                outcome = RunOutcome.GIVEN_BACK if isinstance(error, BatchBroken) else RunOutcome.LOST
-                brackets.error = error.__cause__ or error
-                run.end_all(outcome, ticks() - run.began, brackets.error)
+            except BatchBroken as broken:
+                brackets.error = broken.__cause__
+                run.end_all(RunOutcome.GIVEN_BACK, ticks() - run.began, brackets.error)
+                raise
+            except BaseException as error:
+                run.end_all(RunOutcome.LOST, ticks() - run.began, error.__cause__ or error)
                 raise
             finally:
                 if watch is not None:
