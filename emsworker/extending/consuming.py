@@ -8,10 +8,10 @@ from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.consume.claiming import ReadGroup as ReadGroup
+    from emsworker.consume.in_hand import PulledRun as PulledRun
     from emsworker.consume.listener import Listener as Listener
     from emsworker.consume.poller import Poller as Poller
     from emsworker.consume.pull import PullConsumer as PullConsumer
-    from emsworker.consume.pulled import PulledRun as PulledRun
 
 __getattr__ = lazy_names(
     __name__,
@@ -20,6 +20,6 @@ __getattr__ = lazy_names(
         "emsworker.consume.listener": "Listener",
         "emsworker.consume.poller": "Poller",
         "emsworker.consume.pull": "PullConsumer",
-        "emsworker.consume.pulled": "PulledRun",
+        "emsworker.consume.in_hand": "PulledRun",
     },
 )
