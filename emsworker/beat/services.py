@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 
 from emsworker.beat.alarms import WatchAlarms
@@ -31,14 +30,12 @@ from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.beat.strays import bring_strays_back
 from emsworker.core.config import Settings
-from emsworker.core.errors import repr_of
-from emsworker.core.extension import Extension, extensions, load
+from emsworker.core.extension import Extension, parts
 from emsworker.core.servers import MAIN
 from emsworker.store import Session, extension_versions, has_tables
 
 Service = Callable[[Session, Settings], float]
 _LOOK_S = 30.0
-log = logging.getLogger(__name__)
 
 
 class ExtensionService:
@@ -63,16 +60,9 @@ class ExtensionService:
 
 
 def services_of_extensions() -> Iterator[ExtensionService]:
-    """Make the services of each installed extension; one that fails must not stop those of the others."""
-    for extension in extensions().values():
-        if extension.services is None:
-            continue
-        try:
-            made = [ExtensionService(extension, one) for one in load(extension.services)()]
-        except Exception as error:  # of somebody else's code, or a library that its extra installs
-            log.warning("services of extension %r are left out: %s", extension.name, repr_of(error))
-        else:
-            yield from made
+    """Make the services of each installed extension."""
+    for extension, made in parts("services"):
+        yield from (ExtensionService(extension, one) for one in made)
 
 
 def standby_services() -> tuple[Service, ...]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from emsworker.core.ids import uid_text as uid_text
     from emsworker.core.model import PRIORITY_HEADER as PRIORITY_HEADER
     from emsworker.core.model import TASK_HEADER as TASK_HEADER
+    from emsworker.core.model import UNLIMITED_S as UNLIMITED_S
     from emsworker.core.model import Group as Group
     from emsworker.core.model import Message as Message
     from emsworker.core.model import NewMessage as NewMessage
@@ -83,7 +84,7 @@ __getattr__ = lazy_names(
         "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
         "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid parse_uid uid_text",
         "emsworker.core.model": "Group Message NewMessage Order Outcome PRIORITY_HEADER Receipt TASK_HEADER "
-        "Topic TopicKind priority_header priority_of",
+        "Topic TopicKind UNLIMITED_S priority_header priority_of",
         "emsworker.core.offsets": "OffsetRange",
         "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
         "emsworker.core.preview": "PreviewDecoder",
