@@ -32,7 +32,6 @@ _OWN = {
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
     "servers": ("servers", "List the servers of EMS_SERVERS, and what is on each; retire one."),
     "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
-    "top": ("top", "Watch groups live: state, lag, rates, oldest, running, retries and dead letters, and the clients."),
     "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
     "trace": ("inspect", "Show the producer of a message, and its history in each group."),
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),

@@ -28,6 +28,7 @@ _NEIGHBOURS = {
     "emsworker.integrations": "frameworks",
     "emsworker.local": "local",
     "emsworker.spark": "spark",
+    "emsworker.top": "top",
     "emsworker.web": "web",
     "pyspark_ems": "spark",
 }

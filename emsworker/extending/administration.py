@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from emsworker.admin.check import Finding as Finding
     from emsworker.admin.check import Severity as Severity
     from emsworker.admin.check import check as check
+    from emsworker.admin.dead import DeadEntry as DeadEntry
     from emsworker.admin.dead import DeadFilter as DeadFilter
     from emsworker.admin.group_states import GroupState as GroupState
     from emsworker.admin.group_states import GroupStatus as GroupStatus
     from emsworker.admin.lists import MessageOutline as MessageOutline
+    from emsworker.admin.lists import Running as Running
+    from emsworker.admin.lists import WaitingRetry as WaitingRetry
     from emsworker.admin.message_states import list_states as list_states
     from emsworker.admin.messages import BEGINNING_BYTES as BEGINNING_BYTES
     from emsworker.admin.monitoring import ClientView as ClientView
@@ -54,9 +57,9 @@ __getattr__ = lazy_names(
         "emsworker.admin.alarms": "Watched",
         "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
         "emsworker.admin.check": "Finding Severity check",
-        "emsworker.admin.dead": "DeadFilter",
+        "emsworker.admin.dead": "DeadEntry DeadFilter",
         "emsworker.admin.group_states": "GroupState GroupStatus",
-        "emsworker.admin.lists": "MessageOutline",
+        "emsworker.admin.lists": "MessageOutline Running WaitingRetry",
         "emsworker.admin.message_states": "list_states",
         "emsworker.admin.messages": "BEGINNING_BYTES",
         "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",

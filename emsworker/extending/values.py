@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from emsworker.core.ids import local_ip as local_ip
     from emsworker.core.ids import new_uid as new_uid
     from emsworker.core.ids import parse_uid as parse_uid
+    from emsworker.core.ids import short_client as short_client
     from emsworker.core.ids import uid_text as uid_text
     from emsworker.core.model import PRIORITY_HEADER as PRIORITY_HEADER
     from emsworker.core.model import TASK_HEADER as TASK_HEADER
@@ -82,9 +83,10 @@ __getattr__ = lazy_names(
         "encode_headers is_accepted unpack",
         "emsworker.core.counted": "AtLeast counted plural",
         "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
-        "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid parse_uid uid_text",
-        "emsworker.core.model": "Group Message NewMessage Order Outcome PRIORITY_HEADER Receipt TASK_HEADER "
-        "Topic TopicKind UNLIMITED_S priority_header priority_of",
+        "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid parse_uid short_client "
+        "uid_text",
+        "emsworker.core.model": "Group Message NewMessage Order Outcome PRIORITY_HEADER Receipt TASK_HEADER Topic "
+        "TopicKind UNLIMITED_S priority_header priority_of",
         "emsworker.core.offsets": "OffsetRange",
         "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
         "emsworker.core.preview": "PreviewDecoder",

@@ -65,11 +65,16 @@ _WEB = """
     web celery/test_operators.py cli/test_help.py extending process/test_hostile_names.py process/test_worst_night.py
     security/test_one_row.py security/test_payloads.py unit/test_options.py
 """
+_TOP = """
+    cli/test_help.py cli/test_looking.py cli/test_servers.py cli/test_top.py security/test_grants.py
+    store/test_capped_lists.py store/test_group_states.py
+"""
 _DELETED = [
     _deleted("celery", "emsworker.integrations.celery", "celery security/test_grants.py store/test_celery_results.py"),
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} unit/test_options.py"),
+    _deleted("top", "emsworker.top", _TOP),
     _deleted("web", "emsworker.web", _WEB),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
