@@ -20,6 +20,7 @@ _RIDDLES = ("What", "How", "Whether")
 _RELATIVE = ("The same", "See", "Of", "As")
 # Folders of what uses the queue and is not the queue; the others, with the commands, are the core.
 _NEIGHBOURS = {
+    "emsworker.alarms": "alarms",
     "emsworker.arrow": "arrow",
     "emsworker.chaos": "chaos",
     "emsworker.django": "django",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
-from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
     sweep_audit,
@@ -59,9 +58,22 @@ class ExtensionService:
         return self._service(session, settings) if self._has_tables else _LOOK_S
 
 
-def services_of_extensions() -> Iterator[ExtensionService]:
+@dataclass(frozen=True)
+class LedStream:
+    """The stream that a leading beat serves.
+
+    Attributes:
+        server: of several servers, the one that the stream is on.
+        locks: the service that watches locks, whose numbers others need.
+    """
+
+    server: str = MAIN
+    locks: WatchLocks = field(default_factory=WatchLocks)
+
+
+def services_of_extensions(stream: LedStream) -> Iterator[ExtensionService]:
     """Make the services of each installed extension."""
-    for extension, made in parts("services"):
+    for extension, made in parts("services", stream):
         yield from (ExtensionService(extension, one) for one in made)
 
 
@@ -73,14 +85,8 @@ def standby_services() -> tuple[Service, ...]:
     return (Relay(shortest_s=0.05, late_s=0.05),)
 
 
-def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tuple[Service, ...]:
-    """Return the services of the leader, for one stream: some remember what they have seen of it.
-
-    Args:
-        server: of several servers, the one that the stream is on.
-        locks: the one that watches locks, whose numbers others need.
-    """
-    locks = locks or WatchLocks()
+def leader_services(stream: LedStream) -> tuple[Service, ...]:
+    """Return the services of the leader, for one stream: some remember what they have seen of it."""
     return (
         recover_claims,
         correct_times,
@@ -102,9 +108,7 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         sweep_refused,
         TakeSamples(),
         prune_samples,
-        locks,
+        stream.locks,
         look_for_room,
-        WatchAlarms(locks),
-        PingDeadMan(server),
-        *services_of_extensions(),
+        *services_of_extensions(stream),
     )

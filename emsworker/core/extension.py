@@ -67,8 +67,8 @@ class Extension:
         rights: a mapping of what each role may do with its tables, as ``module:NAME``; see
             :mod:`emsworker.store.engine.rights`.
         commands: by name; they follow those of the core in ``ems --help``.
-        services: a function without arguments that returns the services of the leading beat, as ``module:name``. They
-            run on streams that have the extension's tables.
+        services: a function of a :class:`~emsworker.beat.services.LedStream` that returns the services of the leading
+            beat, as ``module:name``. They run on streams that have the extension's tables.
         pages: a function without arguments that returns pages of the dashboard, as ``module:name``; see
             :mod:`emsworker.web.page`.
         checks: a function without arguments that returns functions of a session and the settings, which yield findings
@@ -136,16 +136,20 @@ def extension(name: str) -> Extension:
         raise ConfigError([Problem("extension", repr(name), fix)]) from None
 
 
-def parts(kind: str) -> Iterator[tuple[Extension, list[Any]]]:
+def parts(kind: str, *arguments: object) -> Iterator[tuple[Extension, list[Any]]]:
     """Yield the parts of a kind, such as ``services``, of each extension that has any.
 
     An extension whose parts cannot be made is left out with a warning: it must not stop those of the others.
+
+    Args:
+        kind: the attribute of the declaration that names what makes them.
+        arguments: what makes them is called with these.
     """
     for one in extensions().values():
         if (target := getattr(one, kind)) is None:
             continue
         try:
-            made = [*load(target)()]
+            made = [*load(target)(*arguments)]
         except Exception as error:  # of somebody else's code, or a library that its extra installs
             log.warning("%s of extension %r are left out: %s", kind, one.name, repr_of(error))
         else:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from emsworker.admin.operators import check_operator as check_operator
     from emsworker.admin.paging import encode_token as encode_token
     from emsworker.admin.readers import HoldView as HoldView
-    from emsworker.admin.receivers import deliver as deliver
     from emsworker.admin.servers import Servers as Servers
     from emsworker.admin.servers import ServerView as ServerView
     from emsworker.admin.servers import look as look
@@ -49,27 +48,26 @@ if TYPE_CHECKING:
     from emsworker.admin.standing import TopicStanding as TopicStanding
     from emsworker.observe.http import OUT_OF_RESOURCES as OUT_OF_RESOURCES
     from emsworker.observe.logs import configure_logging as configure_logging
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.admin": "Admin Selection SkipPolicy StoredMessage parse_place",
-        "emsworker.admin.alarms": "Watched",
-        "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
-        "emsworker.admin.check": "Finding Severity check",
-        "emsworker.admin.dead": "DeadEntry DeadFilter",
-        "emsworker.admin.group_states": "GroupState GroupStatus",
-        "emsworker.admin.lists": "MessageOutline Running WaitingRetry",
-        "emsworker.admin.message_states": "list_states",
-        "emsworker.admin.messages": "BEGINNING_BYTES",
-        "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
-        "emsworker.admin.operators": "check_operator",
-        "emsworker.admin.paging": "encode_token",
-        "emsworker.admin.readers": "HoldView",
-        "emsworker.admin.receivers": "deliver",
-        "emsworker.admin.servers": "ServerView Servers look",
-        "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
-        "emsworker.observe.http": "OUT_OF_RESOURCES",
-        "emsworker.observe.logs": "configure_logging",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.admin": "Admin Selection SkipPolicy StoredMessage parse_place",
+            "emsworker.admin.alarms": "Watched",
+            "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
+            "emsworker.admin.check": "Finding Severity check",
+            "emsworker.admin.dead": "DeadEntry DeadFilter",
+            "emsworker.admin.group_states": "GroupState GroupStatus",
+            "emsworker.admin.lists": "MessageOutline Running WaitingRetry",
+            "emsworker.admin.message_states": "list_states",
+            "emsworker.admin.messages": "BEGINNING_BYTES",
+            "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
+            "emsworker.admin.operators": "check_operator",
+            "emsworker.admin.paging": "encode_token",
+            "emsworker.admin.readers": "HoldView",
+            "emsworker.admin.servers": "ServerView Servers look",
+            "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
+            "emsworker.observe.http": "OUT_OF_RESOURCES",
+            "emsworker.observe.logs": "configure_logging",
+        },
+    )

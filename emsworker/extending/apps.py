@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from emsworker.tasks.options import HandlerOptions as HandlerOptions
     from emsworker.tasks.task import BoundTask as BoundTask
     from emsworker.tasks.task import Task as Task
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.app": "Ems",
-        "emsworker.beat.leader": "Beat",
-        "emsworker.broker.mysql": "MysqlBroker",
-        "emsworker.broker.port": "Broker",
-        "emsworker.tasks.correlation": "CAUSATION CORRELATION",
-        "emsworker.tasks.middleware": "Middleware RunBracket",
-        "emsworker.tasks.options": "HandlerOptions",
-        "emsworker.tasks.task": "BoundTask Task",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.app": "Ems",
+            "emsworker.beat.leader": "Beat",
+            "emsworker.broker.mysql": "MysqlBroker",
+            "emsworker.broker.port": "Broker",
+            "emsworker.tasks.correlation": "CAUSATION CORRELATION",
+            "emsworker.tasks.middleware": "Middleware RunBracket",
+            "emsworker.tasks.options": "HandlerOptions",
+            "emsworker.tasks.task": "BoundTask Task",
+        },
+    )

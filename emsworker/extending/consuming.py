@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from emsworker.consume.poller import Poller as Poller
     from emsworker.consume.pull import PullConsumer as PullConsumer
     from emsworker.consume.pulled import PulledRun as PulledRun
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.consume.claiming": "ReadGroup",
-        "emsworker.consume.listener": "Listener",
-        "emsworker.consume.poller": "Poller",
-        "emsworker.consume.pull": "PullConsumer",
-        "emsworker.consume.pulled": "PulledRun",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.consume.claiming": "ReadGroup",
+            "emsworker.consume.listener": "Listener",
+            "emsworker.consume.poller": "Poller",
+            "emsworker.consume.pull": "PullConsumer",
+            "emsworker.consume.pulled": "PulledRun",
+        },
+    )

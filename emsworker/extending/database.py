@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from emsworker.store.engine.session import Session as Session
     from emsworker.store.engine.sql import Sql as Sql
     from emsworker.store.engine.sql import Statements as Statements
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.store.engine.database": "Database",
-        "emsworker.store.engine.errors": "translate",
-        "emsworker.store.engine.replica": "Lag ReplicaDatabase replica_lag",
-        "emsworker.store.engine.schema": "check_extension check_version current_version latest_version migrate "
-        "server_facts server_now stream_id",
-        "emsworker.store.engine.session": "Packet Session",
-        "emsworker.store.engine.sql": "Sql Statements",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.store.engine.database": "Database",
+            "emsworker.store.engine.errors": "translate",
+            "emsworker.store.engine.replica": "Lag ReplicaDatabase replica_lag",
+            "emsworker.store.engine.schema": "check_extension check_version current_version latest_version migrate "
+            "server_facts server_now stream_id",
+            "emsworker.store.engine.session": "Packet Session",
+            "emsworker.store.engine.sql": "Sql Statements",
+        },
+    )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from emsworker.store.stream.broadcast import ReaderRow as ReaderRow
     from emsworker.store.stream.holds import HOLD_FOR_S as HOLD_FOR_S
     from emsworker.store.stream.holds import Hold as Hold
+    from emsworker.store.stream.intake import count_refused as count_refused
     from emsworker.store.stream.messages import close_hole_at as close_hole_at
     from emsworker.store.stream.messages import fitting_body as fitting_body
     from emsworker.store.stream.retention import Kept as Kept
@@ -49,33 +50,34 @@ if TYPE_CHECKING:
     from emsworker.store.stream.staging import StagedRow as StagedRow
     from emsworker.store.topics import get_topic as get_topic
     from emsworker.store.topics import list_topics as list_topics
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.store": "topics",
-        "emsworker.store.cluster": "alarms clients",
-        "emsworker.store.cluster.clients": "LeaderRow",
-        "emsworker.store.cluster.schedules": "ScheduleRow",
-        "emsworker.store.groups": "backlog putback skipping",
-        "emsworker.store.groups.claims": "find_new",
-        "emsworker.store.groups.putback": "PutBack Row",
-        "emsworker.store.groups.replay": "Replayed",
-        "emsworker.store.groups.skipping": "SkipPolicy",
-        "emsworker.store.inspect": "quality snapshot",
-        "emsworker.store.inspect.latest": "GroupChoice",
-        "emsworker.store.inspect.samples": "SamplePoint",
-        "emsworker.store.inspect.snapshot": "ClaimSnapshot Snapshot read_snapshot",
-        "emsworker.store.inspect.trace": "AttemptRow",
-        "emsworker.store.stream": "archive broadcast holds retention scan staging",
-        "emsworker.store.stream.archive": "Sum",
-        "emsworker.store.stream.broadcast": "ReaderRow",
-        "emsworker.store.stream.holds": "HOLD_FOR_S Hold",
-        "emsworker.store.stream.messages": "close_hole_at fitting_body",
-        "emsworker.store.stream.retention": "Kept",
-        "emsworker.store.stream.scan": "PartitionBounds Query",
-        "emsworker.store.stream.search": "read_sent",
-        "emsworker.store.stream.staging": "SinkBatch Staged StagedRow",
-        "emsworker.store.topics": "get_topic list_topics",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.store": "topics",
+            "emsworker.store.cluster": "alarms clients",
+            "emsworker.store.cluster.clients": "LeaderRow",
+            "emsworker.store.cluster.schedules": "ScheduleRow",
+            "emsworker.store.groups": "backlog putback skipping",
+            "emsworker.store.groups.claims": "find_new",
+            "emsworker.store.groups.putback": "PutBack Row",
+            "emsworker.store.groups.replay": "Replayed",
+            "emsworker.store.groups.skipping": "SkipPolicy",
+            "emsworker.store.inspect": "quality snapshot",
+            "emsworker.store.inspect.latest": "GroupChoice",
+            "emsworker.store.inspect.samples": "SamplePoint",
+            "emsworker.store.inspect.snapshot": "ClaimSnapshot Snapshot read_snapshot",
+            "emsworker.store.inspect.trace": "AttemptRow",
+            "emsworker.store.stream": "archive broadcast holds retention scan staging",
+            "emsworker.store.stream.archive": "Sum",
+            "emsworker.store.stream.broadcast": "ReaderRow",
+            "emsworker.store.stream.holds": "HOLD_FOR_S Hold",
+            "emsworker.store.stream.intake": "count_refused",
+            "emsworker.store.stream.messages": "close_hole_at fitting_body",
+            "emsworker.store.stream.retention": "Kept",
+            "emsworker.store.stream.scan": "PartitionBounds Query",
+            "emsworker.store.stream.search": "read_sent",
+            "emsworker.store.stream.staging": "SinkBatch Staged StagedRow",
+            "emsworker.store.topics": "get_topic list_topics",
+        },
+    )

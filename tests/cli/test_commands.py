@@ -545,17 +545,6 @@ def test_claimed_is_what_a_live_client_holds(ems: Ems, app: App, url: str) -> No
     assert dict(zip(title.split(), line.split(), strict=False))["CLAIMED"] == "16"
 
 
-def test_a_webhook_is_of_http(ems: Ems) -> None:
-    for wrong in ("ftp://hooks.example.org/x", "file:///etc/passwd", "hooks.example.org/x", "https://", ""):
-        done = ems("alarms", "create", "a", "--on", "lag", "--webhook", wrong)
-        assert done.code == 2 and "webhook" in done.err and "nothing was stored" in done.err, done
-    assert (
-        "ftp://***: a webhook must begin with http:// or https://"
-        in ems("alarms", "create", "a", "--on", "lag", "--webhook", "ftp://hooks.example.org/x").err
-    )
-    assert ems.ok("alarms", "list", "--json").json == []
-
-
 def test_one_of_something_is_told_as_one(ems: Ems, app: App) -> None:
     app.send("t", 1)
     assert "Looked at 1 offset." in ems.ok("messages", "list", "t").err

@@ -7,7 +7,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.beat.high_watermark import resolve
-from emsworker.beat.services import leader_services
+from emsworker.beat.services import LedStream, leader_services
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
 from emsworker.core.offsets import OffsetRange
@@ -145,6 +145,6 @@ def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> 
 def test_the_leading_beat_does_it_now_and_then(stream: Stream) -> None:
     insert(stream, stream.topic(), 1, 2)
     settings = Settings()
-    assert resolve in leader_services()
+    assert resolve in leader_services(LedStream())
     assert resolve(stream.session, settings) == 10 * settings.beat_s
     assert noted(stream) == [3]

@@ -59,17 +59,21 @@ def _deleted(name: str, packages: str, tests: str) -> Deleted:
 
 _SPARK = """
     arrow spark cli/test_help.py cli/test_terminal.py security/test_grants.py security/test_parsers.py
-    unit/test_alarms.py unit/test_counted.py unit/test_extras.py
+    alarms/test_machine.py unit/test_counted.py unit/test_extras.py
 """
 _WEB = """
     web celery/test_operators.py cli/test_help.py extending process/test_hostile_names.py process/test_worst_night.py
     security/test_one_row.py security/test_payloads.py unit/test_options.py
+"""
+_ALARMS = """
+    alarms cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
 """
 _TOP = """
     cli/test_help.py cli/test_looking.py cli/test_servers.py cli/test_top.py security/test_grants.py
     store/test_capped_lists.py store/test_group_states.py
 """
 _DELETED = [
+    _deleted("alarms", "emsworker.alarms emsworker.spark pyspark_ems", f"{_ALARMS} {_SPARK}"),
     _deleted("celery", "emsworker.integrations.celery", "celery security/test_grants.py store/test_celery_results.py"),
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
