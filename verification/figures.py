@@ -26,6 +26,7 @@ _NEIGHBOURS = {
     "emsworker.django": "django",
     "emsworker.integrations.celery": "celery",
     "emsworker.integrations.django": "django",
+    "emsworker.integrations.opentelemetry": "opentelemetry",
     "emsworker.integrations": "frameworks",
     "emsworker.local": "local",
     "emsworker.spark": "spark",

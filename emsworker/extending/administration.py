@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from emsworker.admin.standing import GroupStanding as GroupStanding
     from emsworker.admin.standing import Standings as Standings
     from emsworker.admin.standing import TopicStanding as TopicStanding
+    from emsworker.observe.bounded import BoundedNames as BoundedNames
     from emsworker.observe.http import OUT_OF_RESOURCES as OUT_OF_RESOURCES
     from emsworker.observe.logs import configure_logging as configure_logging
 else:  # a name that is not above is an error of types, too
@@ -67,6 +68,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.admin.readers": "HoldView",
             "emsworker.admin.servers": "ServerView Servers look",
             "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
+            "emsworker.observe.bounded": "BoundedNames",
             "emsworker.observe.http": "OUT_OF_RESOURCES",
             "emsworker.observe.logs": "configure_logging",
         },

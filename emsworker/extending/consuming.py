@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from emsworker.consume.attempts import describe as describe
     from emsworker.consume.claiming import ReadGroup as ReadGroup
     from emsworker.consume.listener import Listener as Listener
     from emsworker.consume.poller import Poller as Poller
@@ -16,6 +17,7 @@ else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
         {
+            "emsworker.consume.attempts": "describe",
             "emsworker.consume.claiming": "ReadGroup",
             "emsworker.consume.listener": "Listener",
             "emsworker.consume.poller": "Poller",

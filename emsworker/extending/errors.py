@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from emsworker.core.errors import EmsError as EmsError
     from emsworker.core.errors import ExtraMissing as ExtraMissing
     from emsworker.core.errors import FenceLost as FenceLost
+    from emsworker.core.errors import Ignore as Ignore
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import LeaseLost as LeaseLost
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
     from emsworker.core.errors import NotInHand as NotInHand
     from emsworker.core.errors import Problem as Problem
     from emsworker.core.errors import PublishTimeout as PublishTimeout
+    from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
     from emsworker.core.errors import StoreError as StoreError
@@ -46,10 +48,11 @@ else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
         {
-            "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict ConnectionLost "
-            "DecodeError DeliveryFailed DiskFull Duplicate EmsError ExtraMissing FenceLost InvalidName LeaseLost "
-            "MessageTooLarge NotInHand Problem PublishTimeout REFUSED SchemaMissing SoftTimeLimitExceeded StoreError "
-            "StoreUnavailable TlsError TopicDeleted TopicRuleError UnknownAlarm UnknownGroup UnknownMessage "
-            "UnknownTopic error_line is_known repr_of text_of",
+            "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
+            "ConnectionLost DecodeError DeliveryFailed DiskFull Duplicate EmsError ExtraMissing FenceLost "
+            "Ignore InvalidName LeaseLost MessageTooLarge NotInHand Problem PublishTimeout REFUSED Retry "
+            "SchemaMissing SoftTimeLimitExceeded StoreError StoreUnavailable TlsError TopicDeleted "
+            "TopicRuleError UnknownAlarm UnknownGroup UnknownMessage UnknownTopic error_line is_known repr_of "
+            "text_of",
         },
     )

@@ -8,6 +8,7 @@ from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.core.process import forks as forks
+    from emsworker.core.process import runnable as runnable
     from emsworker.core.process.address import VARIABLE as VARIABLE
     from emsworker.core.process.address import name_address as name_address
     from emsworker.core.process.address import name_url as name_url
@@ -27,7 +28,7 @@ else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
         {
-            "emsworker.core.process": "forks",
+            "emsworker.core.process": "forks runnable",
             "emsworker.core.process.address": "VARIABLE name_address name_url",
             "emsworker.core.process.clock": "ticks",
             "emsworker.core.process.forks": "Lock after_fork fork_blocked lazy",

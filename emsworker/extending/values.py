@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from emsworker.core.selection.filters import Filter as Filter
     from emsworker.core.selection.parser import parse_time as parse_time
     from emsworker.core.terminal_text import escape_control as escape_control
+    from emsworker.core.terminal_text import in_utf8 as in_utf8
     from emsworker.core.times import NO_TIME as NO_TIME
     from emsworker.core.times import utc as utc
 else:  # a name that is not above is an error of types, too
@@ -89,7 +90,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.core.priority": "level_below level_for levels_of",
             "emsworker.core.selection.filters": "EVERYTHING Filter",
             "emsworker.core.selection.parser": "parse_time",
-            "emsworker.core.terminal_text": "escape_control",
+            "emsworker.core.terminal_text": "escape_control in_utf8",
             "emsworker.core.times": "NO_TIME utc",
         },
     )

@@ -66,7 +66,7 @@ _WEB = """
     security/test_one_row.py security/test_payloads.py unit/test_options.py
 """
 _ALARMS = """
-    alarms cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
+    alarms/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
 """
 _TOP = """
     cli/test_help.py cli/test_looking.py cli/test_servers.py cli/test_top.py security/test_grants.py
@@ -82,6 +82,11 @@ _DELETED = [
     _deleted("web", "emsworker.web", _WEB),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
+    _deleted(
+        "opentelemetry",
+        "emsworker.integrations.opentelemetry",
+        "process/apps/traced.py process/test_otel.py unit/test_otel.py",
+    ),
     _deleted("starlette", "emsworker.integrations.starlette", "frameworks unit/test_integrations.py"),
     # Its servers are those of the tests, so these do not run without it.
     _deleted("local", "emsworker.local", ""),
