@@ -39,7 +39,6 @@ _OWN = {
     "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
     "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
     "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
-    "monitoring": ("monitoring", "Serve the metrics of a stream; write a dashboard and rules for them."),
     "audit": ("audit", "List what people changed by the dashboard, or cancelled, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),
     "completion": ("completion", "Print the shell's completion script for ems."),

@@ -29,6 +29,7 @@ _NEIGHBOURS = {
     "emsworker.integrations.opentelemetry": "opentelemetry",
     "emsworker.integrations": "frameworks",
     "emsworker.local": "local",
+    "emsworker.monitoring": "monitoring",
     "emsworker.spark": "spark",
     "emsworker.top": "top",
     "emsworker.web": "web",

@@ -75,7 +75,7 @@ class Extension:
             of ``ems check``, as ``module:name``; see :mod:`emsworker.admin.check`.
         metrics: a function without arguments that returns functions of a session, which yield metric families of
             prometheus_client for those of the stream, as ``module:name``; see
-            :mod:`emsworker.observe.stream_metrics`.
+            :mod:`emsworker.monitoring.metrics`.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
     """

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from emsworker.admin.check import check as check
     from emsworker.admin.dead import DeadEntry as DeadEntry
     from emsworker.admin.dead import DeadFilter as DeadFilter
+    from emsworker.admin.demand import Demands as Demands
     from emsworker.admin.group_states import GroupState as GroupState
     from emsworker.admin.group_states import GroupStatus as GroupStatus
     from emsworker.admin.lists import MessageOutline as MessageOutline
@@ -46,9 +47,16 @@ if TYPE_CHECKING:
     from emsworker.admin.standing import GroupStanding as GroupStanding
     from emsworker.admin.standing import Standings as Standings
     from emsworker.admin.standing import TopicStanding as TopicStanding
+    from emsworker.core.scaling import Demand as Demand
     from emsworker.observe.bounded import BoundedNames as BoundedNames
+    from emsworker.observe.http import METRICS as METRICS
     from emsworker.observe.http import OUT_OF_RESOURCES as OUT_OF_RESOURCES
+    from emsworker.observe.http import Answer as Answer
+    from emsworker.observe.http import HttpRequest as HttpRequest
+    from emsworker.observe.http import Route as Route
     from emsworker.observe.logs import configure_logging as configure_logging
+    from emsworker.observe.scaling import ANSWER_S as ANSWER_S
+    from emsworker.observe.scaling import Scaling as Scaling
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
@@ -58,6 +66,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
             "emsworker.admin.check": "Finding Severity check",
             "emsworker.admin.dead": "DeadEntry DeadFilter",
+            "emsworker.admin.demand": "Demands",
             "emsworker.admin.group_states": "GroupState GroupStatus",
             "emsworker.admin.lists": "MessageOutline Running WaitingRetry",
             "emsworker.admin.message_states": "list_states",
@@ -68,8 +77,10 @@ else:  # a name that is not above is an error of types, too
             "emsworker.admin.readers": "HoldView",
             "emsworker.admin.servers": "ServerView Servers look",
             "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
+            "emsworker.core.scaling": "Demand",
             "emsworker.observe.bounded": "BoundedNames",
-            "emsworker.observe.http": "OUT_OF_RESOURCES",
+            "emsworker.observe.http": "Answer HttpRequest METRICS OUT_OF_RESOURCES Route",
             "emsworker.observe.logs": "configure_logging",
+            "emsworker.observe.scaling": "ANSWER_S Scaling",
         },
     )

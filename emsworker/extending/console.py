@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from emsworker.console.dialogue import say_more as say_more
     from emsworker.console.failures import CommandFailure as CommandFailure
     from emsworker.console.failures import WrongUsage as WrongUsage
+    from emsworker.console.http import listen as listen
+    from emsworker.console.http import read_address as read_address
     from emsworker.console.options import COUNT as COUNT
     from emsworker.console.options import DURATION as DURATION
     from emsworker.console.options import changes_of as changes_of
@@ -51,6 +53,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.console.context_keys": "TRACEBACK URL",
             "emsworker.console.dialogue": "as_far_as_allowed confirm delete_named first_of say_more",
             "emsworker.console.failures": "CommandFailure WrongUsage",
+            "emsworker.console.http": "listen read_address",
             "emsworker.console.options": "COUNT DURATION changes_of common_options duration_option json_option "
             "most_option read_duration stream_options wide_option yes_option",
             "emsworker.console.output": "draws_tables print_done print_json print_record print_rows",

@@ -12,7 +12,7 @@ from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
-from emsworker.observe.stream_metrics import StreamMetrics
+from emsworker.monitoring import StreamMetrics
 from emsworker.store import topics
 from emsworker.store.groups import claims, cursors, skipping
 from tests.docs.snippets import ROOT

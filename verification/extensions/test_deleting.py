@@ -72,12 +72,17 @@ _TOP = """
     cli/test_help.py cli/test_looking.py cli/test_servers.py cli/test_top.py security/test_grants.py
     store/test_capped_lists.py store/test_group_states.py
 """
+_MONITORING = """
+    cli/test_help.py cli/test_monitoring.py extending monitoring store/test_demand.py store/test_holds.py
+    store/test_skipping.py unit/test_extras.py
+"""
 _DELETED = [
     _deleted("alarms", "emsworker.alarms emsworker.spark pyspark_ems", f"{_ALARMS} {_SPARK}"),
     _deleted("celery", "emsworker.integrations.celery", "celery security/test_grants.py store/test_celery_results.py"),
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} unit/test_options.py"),
+    _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
     _deleted("web", "emsworker.web", _WEB),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),

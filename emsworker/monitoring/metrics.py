@@ -7,18 +7,12 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from emsworker.admin import Admin
-from emsworker.admin.demand import Demands
-from emsworker.admin.monitoring import GroupLag, Monitoring
-from emsworker.admin.readers import HoldView
-from emsworker.admin.standing import Standings
-from emsworker.app import Ems
-from emsworker.core.errors import AccessDenied, repr_of
-from emsworker.core.extension import Extension, parts
-from emsworker.core.extras import require
-from emsworker.core.model import Group, Topic
-from emsworker.core.scaling import Demand
-from emsworker.store import Database, ReplicaDatabase, present_extensions, replica_lag
+from emsworker.extending.administration import Admin, Demand, Demands, GroupLag, HoldView, Monitoring, Standings
+from emsworker.extending.apps import Ems
+from emsworker.extending.database import Database, ReplicaDatabase, present_extensions, replica_lag
+from emsworker.extending.declaration import Extension, parts, require
+from emsworker.extending.errors import AccessDenied, repr_of
+from emsworker.extending.values import Group, Topic
 
 log = logging.getLogger(__name__)
 
