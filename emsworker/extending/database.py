@@ -24,8 +24,15 @@ if TYPE_CHECKING:
     from emsworker.store.engine.schema import stream_id as stream_id
     from emsworker.store.engine.session import Packet as Packet
     from emsworker.store.engine.session import Session as Session
+    from emsworker.store.engine.sql import Part as Part
     from emsworker.store.engine.sql import Sql as Sql
     from emsworker.store.engine.sql import Statements as Statements
+    from emsworker.store.engine.sql import blobs as blobs
+    from emsworker.store.engine.sql import fill as fill
+    from emsworker.store.engine.sql import fill_rows as fill_rows
+    from emsworker.store.engine.sql import insertion as insertion
+    from emsworker.store.engine.sql import join as join
+    from emsworker.store.engine.sql import literal as literal
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
@@ -36,6 +43,6 @@ else:  # a name that is not above is an error of types, too
             "emsworker.store.engine.schema": "check_extension check_server check_version current_version "
             "latest_version migrate present_extensions server_facts server_now stream_id",
             "emsworker.store.engine.session": "Packet Session",
-            "emsworker.store.engine.sql": "Sql Statements",
+            "emsworker.store.engine.sql": "Part Sql Statements blobs fill fill_rows insertion join literal",
         },
     )

@@ -68,6 +68,7 @@ _WEB = """
 _ALARMS = """
     alarms/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
 """
+_SCANS = "store/test_cancel.py store/test_fillers.py store/test_flat_cost.py store/test_high_watermark.py"
 _TOP = """
     cli/test_help.py cli/test_looking.py cli/test_servers.py cli/test_top.py security/test_grants.py
     store/test_capped_lists.py store/test_group_states.py
@@ -81,7 +82,7 @@ _DELETED = [
     _deleted("celery", "emsworker.integrations.celery", "celery security/test_grants.py store/test_celery_results.py"),
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
-    _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} unit/test_options.py"),
+    _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
     _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
     _deleted("web", "emsworker.web", _WEB),
