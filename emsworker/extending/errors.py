@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Conflict as Conflict
     from emsworker.core.errors import ConnectionLost as ConnectionLost
     from emsworker.core.errors import DecodeError as DecodeError
+    from emsworker.core.errors import DeliveryFailed as DeliveryFailed
+    from emsworker.core.errors import DiskFull as DiskFull
     from emsworker.core.errors import Duplicate as Duplicate
     from emsworker.core.errors import EmsError as EmsError
     from emsworker.core.errors import ExtraMissing as ExtraMissing
     from emsworker.core.errors import FenceLost as FenceLost
+    from emsworker.core.errors import Ignore as Ignore
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import LeaseLost as LeaseLost
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
     from emsworker.core.errors import NotInHand as NotInHand
     from emsworker.core.errors import Problem as Problem
     from emsworker.core.errors import PublishTimeout as PublishTimeout
+    from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
     from emsworker.core.errors import StoreError as StoreError
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import TlsError as TlsError
     from emsworker.core.errors import TopicDeleted as TopicDeleted
     from emsworker.core.errors import TopicRuleError as TopicRuleError
+    from emsworker.core.errors import UnknownAlarm as UnknownAlarm
     from emsworker.core.errors import UnknownGroup as UnknownGroup
     from emsworker.core.errors import UnknownMessage as UnknownMessage
     from emsworker.core.errors import UnknownTopic as UnknownTopic
@@ -39,15 +44,15 @@ if TYPE_CHECKING:
     from emsworker.core.errors import is_known as is_known
     from emsworker.core.errors import repr_of as repr_of
     from emsworker.core.errors import text_of as text_of
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
-        "ConnectionLost DecodeError Duplicate EmsError ExtraMissing FenceLost "
-        "InvalidName LeaseLost MessageTooLarge NotInHand Problem PublishTimeout "
-        "REFUSED SchemaMissing SoftTimeLimitExceeded StoreError StoreUnavailable "
-        "TlsError TopicDeleted TopicRuleError UnknownGroup UnknownMessage "
-        "UnknownTopic error_line is_known repr_of text_of",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
+            "ConnectionLost DecodeError DeliveryFailed DiskFull Duplicate EmsError ExtraMissing FenceLost "
+            "Ignore InvalidName LeaseLost MessageTooLarge NotInHand Problem PublishTimeout REFUSED Retry "
+            "SchemaMissing SoftTimeLimitExceeded StoreError StoreUnavailable TlsError TopicDeleted "
+            "TopicRuleError UnknownAlarm UnknownGroup UnknownMessage UnknownTopic error_line is_known repr_of "
+            "text_of",
+        },
+    )

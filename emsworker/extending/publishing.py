@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from emsworker.publish.redis_connection import LeftAlone as LeftAlone
     from emsworker.publish.redis_connection import RedisConnection as RedisConnection
     from emsworker.publish.redis_connection import client_of as client_of
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.publish.notifier": "Notifier",
-        "emsworker.publish.outgoing": "Outgoing",
-        "emsworker.publish.producer": "Producer",
-        "emsworker.publish.redis_connection": "LeftAlone RedisConnection client_of",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.publish.notifier": "Notifier",
+            "emsworker.publish.outgoing": "Outgoing",
+            "emsworker.publish.producer": "Producer",
+            "emsworker.publish.redis_connection": "LeftAlone RedisConnection client_of",
+        },
+    )

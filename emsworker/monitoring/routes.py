@@ -1,8 +1,4 @@
-"""HTTP routes that read the stream: ``/scale`` for autoscalers, and the metrics of all groups.
-
-One thread asks the database, over one session: however many ask, and however slowly the server answers, the probes
-beside these routes have their own threads.
-"""
+"""HTTP routes of ``ems monitoring serve``: the metrics of all groups, and ``/scale`` for autoscalers."""
 
 from __future__ import annotations
 
@@ -11,25 +7,20 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
-from dataclasses import asdict
 from typing import Any, TypeVar
 
-from emsworker.admin.demand import Demands
-from emsworker.core.durations import parse_duration
-from emsworker.core.errors import StoreUnavailable, UnknownGroup, UnknownTopic
-from emsworker.core.extras import require
-from emsworker.observe.http import METRICS, Answer, HttpRequest, Route
-from emsworker.observe.stream_metrics import ServersMetrics, StreamMetrics
-from emsworker.store import Database, check_server
+from emsworker.extending.administration import ANSWER_S, METRICS, Answer, HttpRequest, Route, Scaling
+from emsworker.extending.database import Database, check_server
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import StoreUnavailable
+from emsworker.monitoring.metrics import ServersMetrics, StreamMetrics
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-TARGET_S = 30.0
-_ANSWER_S = 8.0  # below the timeout of Prometheus (10 s)
 
 
-class StreamRoutes:
+class StreamRoutes(Scaling):
     """Routes of one stream.
 
     Args:
@@ -37,42 +28,8 @@ class StreamRoutes:
     """
 
     def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self._database = database
-        self._demands = Demands(database)
-        self._asker = ThreadPoolExecutor(1, "ems-asker")
-
-    def _ask(self, work: Callable[[], Answer]) -> Answer:
-        future = self._asker.submit(work)
-        try:
-            return future.result(_ANSWER_S)
-        except TookTooLong:
-            future.cancel()
-            raise StoreUnavailable(f"the server has not answered for {_ANSWER_S:g} s") from None
-
-    def scale(self, request: HttpRequest) -> Answer:
-        """``/scale/TOPIC/GROUP?age=30s&max=20``: the demand of a group, and the number of workers wanted, as JSON."""
-        if len(request.rest) != 2:
-            return Answer.of_json({"error": "ask /scale/TOPIC/GROUP, perhaps with ?age=30s&max=20"}, 404)
-        try:
-            target_s, most = parse_duration(request.query.get("age", f"{TARGET_S:g}")), request.query.get("max")
-            limit = None if most is None else int(most)
-            if target_s <= 0 or (limit is not None and limit < 0):
-                raise ValueError(f"age={target_s:g}, max={most}: must be positive")
-        except ValueError as error:
-            return Answer.of_json({"error": f"{error}; age is a duration like 30s, max a number of workers"}, 400)
-        topic, group = request.rest
-
-        def work() -> Answer:
-            try:
-                demand = self._demands.get(topic, group)
-            except (UnknownTopic, UnknownGroup) as error:
-                return Answer.of_json({"error": str(error)}, 404)
-            values = asdict(demand) | {"oldest_s": round(demand.oldest_s, 3)}
-            return Answer.of_json(
-                {"topic": topic, "group": group, **values, "workers": demand.workers(target_s, limit)}
-            )
-
-        return self._ask(work)
 
     def metrics(self, _: HttpRequest) -> Answer:
         """``/metrics``: the metrics of all groups; needs the extra ``metrics``."""
@@ -84,7 +41,7 @@ class StreamRoutes:
             registry.register(StreamMetrics(self._database))
             return Answer(200, generate_latest(registry), METRICS)
 
-        return self._ask(work)
+        return self.ask(work)
 
     def ready(self, _: HttpRequest) -> Answer:
         """``/readyz``: the database can be reached."""
@@ -93,7 +50,7 @@ class StreamRoutes:
             self._database.call(check_server)
             return Answer.of_json({"ok": True, "reason": ""})
 
-        return self._ask(work)
+        return self.ask(work)
 
 
 def live(_: HttpRequest) -> Answer:
@@ -147,7 +104,7 @@ class SeveralRoutes:
 
 def _or_none(future: Future[T]) -> T | None:
     try:
-        return future.result(_ANSWER_S)
+        return future.result(ANSWER_S)
     except (StoreUnavailable, TookTooLong) as error:
         log.info("a server does not answer: %s", error)
         return None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from emsworker.admin import Admin
-from emsworker.admin.demand import Demands
-from emsworker.admin.monitoring import GroupLag, Monitoring
-from emsworker.admin.readers import HoldView
-from emsworker.admin.standing import Standings
-from emsworker.app import Ems
-from emsworker.core.extras import require
-from emsworker.core.model import Group, Topic
-from emsworker.core.scaling import Demand
-from emsworker.store import Database, ReplicaDatabase, replica_lag
+from emsworker.extending.administration import Admin, Demand, Demands, GroupLag, HoldView, Monitoring, Standings
+from emsworker.extending.apps import Ems
+from emsworker.extending.database import Database, ReplicaDatabase, present_extensions, replica_lag
+from emsworker.extending.declaration import Extension, parts, require
+from emsworker.extending.errors import AccessDenied, repr_of
+from emsworker.extending.values import Group, Topic
+
+log = logging.getLogger(__name__)
 
 _MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")
@@ -53,6 +53,7 @@ class StreamMetrics:
         yield from _reader_families(self._readers.holds())
         if isinstance(self._database, ReplicaDatabase):
             yield from self._lag_families(self._database)
+        yield from _extension_families(self._database)
 
     def _lag_families(self, database: ReplicaDatabase) -> Iterator[Any]:
         from prometheus_client.core import GaugeMetricFamily
@@ -86,6 +87,25 @@ class StreamMetrics:
         yield skipped
         text = "Age of the numbers of groups: 0 if they were read now, else that of the beat's samples"
         yield GaugeMetricFamily("ems_groups_age_seconds", text, value=age_s)
+
+
+def _extension_families(database: Database) -> Iterator[Any]:
+    """Yield the metrics of extensions whose tables the stream has; one that fails must not hide the others."""
+    for one, metrics in _extension_metrics():
+        if one not in database.call(present_extensions):
+            continue
+        for measure in metrics:
+            try:
+                yield from database.call(lambda session, measure=measure: [*measure(session)])  # type: ignore[misc]
+            except AccessDenied:
+                continue  # a role that has no right on its tables has no metrics of it
+            except Exception as error:  # of somebody else's code
+                log.warning("metrics of extension %r are left out: %s", one.name, repr_of(error))
+
+
+@functools.cache
+def _extension_metrics() -> Sequence[tuple[Extension, list[Any]]]:
+    return tuple(parts("metrics"))
 
 
 def _refused_family(counts: list[int]) -> Any:

@@ -135,7 +135,7 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 def exported_files() -> dict[str, str]:
     """Return the contents of the files that ``ems monitoring export`` writes, by name."""
-    folder = files("emsworker.observe") / "exported"
+    folder = files("emsworker.monitoring") / "exported"
     rules = {name: (folder / name).read_text(encoding="utf-8") for name in ("ems-rules.yml", "ems-rules-test.yml")}
     return {"ems-dashboard.json": json.dumps(dashboard(), indent=2) + "\n", **rules}
 

@@ -14,11 +14,6 @@ FROM ems_partition p WHERE p.topic_id = %(topic_id)s ORDER BY p.`partition`
 -- Read after the rows: retention raises the log start offset, and commits, before it deletes anything.
 SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
--- name: count_rows
--- If there are as many rows as offsets, there is no hole.
-SELECT COUNT(*) FROM ems_message
-WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
-
 -- name: get_next_time
 -- The first row from an offset on, and the time of its insertion in microseconds since 1970.
 SELECT `offset`, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) FROM ems_message

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from emsworker.admin.receivers import deliver
-from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step, advance, evaluate, parse_share
+from emsworker.alarms.machine import Attempts, Step, advance, evaluate
+from emsworker.alarms.receivers import deliver
+from emsworker.core.alarms import Alarm, Metric, Rule, parse_share
 from emsworker.core.errors import ConfigError, DeliveryFailed
 from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
 

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import click
 
-from emsworker.console.options import json_option, stream_options
-from emsworker.console.output import print_done
-from emsworker.console.streams import open_databases
-
-from .http import listen, read_address
+from emsworker.extending.console import (
+    json_option,
+    listen,
+    open_databases,
+    print_done,
+    read_address,
+    stream_options,
+)
 
 
 @click.group()
@@ -36,11 +39,11 @@ def serve(address: tuple[str, int]) -> None:
     It reads only, as role viewer. It listens at EMS_HTTP, or else 127.0.0.1:9100; there is no authentication, so the
     host is 127.0.0.1 unless it is given.
     """  # noqa: D301 - click wants the character itself
-    from emsworker.observe.logs import configure_logging
-    from emsworker.observe.stream_routes import stream_routes
+    from emsworker.extending.administration import configure_logging
+    from emsworker.monitoring.routes import stream_routes
 
     configure_logging("warning")
-    ended = threading.Event()
+    ended = threading.Event()  # noqa: TID251 - this program forks no child
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     databases = open_databases()
@@ -59,7 +62,7 @@ def export(folder: Path, force: bool, as_json: bool) -> None:
     They go by the metrics of `ems worker --http` and `ems monitoring serve`. Import the dashboard in Grafana; name the
     rules in rule_files of Prometheus; `promtool test rules ems-rules-test.yml` runs the tests.
     """
-    from emsworker.observe.export import exported_files
+    from emsworker.monitoring.export import exported_files
 
     files = {folder / name: text for name, text in exported_files().items()}
     there = [str(path) for path in files if path.exists()]

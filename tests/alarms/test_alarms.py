@@ -8,23 +8,27 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from emsworker.admin import Admin
-from emsworker.admin import receivers as delivery
 from emsworker.admin.monitoring import Monitoring
-from emsworker.beat.alarms import WatchAlarms
-from emsworker.beat.dead_man import PingDeadMan
-from emsworker.core.alarms import Alarm, Attempts, Metric, Rule, Step
+from emsworker.alarms import deliveries, measurements, send_test
+from emsworker.alarms import receivers as delivery
+from emsworker.alarms.dead_man import PingDeadMan
+from emsworker.alarms.machine import Attempts, Step
+from emsworker.alarms.measurements import measure
+from emsworker.alarms.watch import WatchAlarms
+from emsworker.beat.locks import WatchLocks
+from emsworker.core.alarms import Alarm, Metric, Rule
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, DiskFull, UnknownAlarm
 from emsworker.core.model import Group, Topic
 from emsworker.local import LocalDatabase
 from emsworker.publish.intake import ingest
-from emsworker.store.cluster import alarms
 from emsworker.store.engine.probe import check_room
 from emsworker.store.engine.schema import server_now
 from emsworker.store.groups import progress
@@ -61,7 +65,7 @@ def _drain(stream: Stream, topic: Topic, group: Group) -> None:
 
 def _value(stream: Stream, metric: str, **settings: Any) -> float:
     rule = Rule("r", Metric(metric), **settings)
-    value = alarms.measure(stream.session, [rule], server_now(stream.session))["r"]["orders", "billing"]
+    value = measure(stream.session, [rule], server_now(stream.session))["r"]["orders", "billing"]
     assert isinstance(value, float | int)
     return value
 
@@ -93,7 +97,7 @@ def test_what_is_measured_equals_what_was_done(stream: Stream) -> None:
     stream.rows("UPDATE ems_group SET paused = 1")
     assert _value(stream, "no_consumer") == 0, "a paused group is meant to rest"
     rules = [Rule("a", Metric.LAG, group="other"), Rule("b", Metric.LAG, topic="nothing")]
-    assert alarms.measure(stream.session, rules, server_now(stream.session)) == {
+    assert measure(stream.session, rules, server_now(stream.session)) == {
         "a": {("orders", "other"): 20.0},
         "b": {},
     }
@@ -113,7 +117,7 @@ def test_attempts_are_counted_by_group_and_time(stream: Stream) -> None:
 
     def counts(since_s: int) -> dict[str, Any]:
         rule = Rule("r", Metric.ERROR_RATE)
-        values = alarms.measure(stream.session, [rule], now, now - timedelta(seconds=since_s))["r"]
+        values = measure(stream.session, [rule], now, now - timedelta(seconds=since_s))["r"]
         return {group: value[1:] for (_, group), value in values.items() if isinstance(value, Attempts)}
 
     assert counts(60) == {"g": (7, 2, 0), "other": (7, 1, 1), "idle": (1, 0, 0)}
@@ -129,7 +133,7 @@ def test_counting_reads_a_part_of_an_index(stream: Stream) -> None:
     stream.rows("ANALYZE TABLE ems_attempt")
     now = server_now(stream.session).replace(tzinfo=None)
     args = {"group_id": 1, "since": now - timedelta(seconds=20), "until": now}
-    (row,) = stream.explain(alarms._SQL.count_attempts, args)
+    (row,) = stream.explain(measurements._SQL.count_attempts, args)
     assert (row["key"], row["type"]) == ("recent", "range")
 
 
@@ -262,11 +266,11 @@ def test_whoever_measured_too_long_ago_changes_nothing(stream: Stream) -> None:
     stream.rows("SET timestamp = UNIX_TIMESTAMP() - 10")
     old = stream.value("SELECT NOW(6)").replace(tzinfo=alarm.since.tzinfo)
     stream.rows("SET timestamp = DEFAULT")
-    assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, old) is None
+    assert deliveries.change(stream.session, rule, Step.RESOLVE, alarm, old) is None
     assert admin.alarms.list()[0].firing == (alarm,)
     other = Alarm(**vars(alarm) | {"alarm_id": b"x" * 16})
-    assert alarms.change(stream.session, rule, Step.RESOLVE, other, server_now(stream.session)) is None
-    assert alarms.change(stream.session, rule, Step.RESOLVE, alarm, server_now(stream.session)) is not None
+    assert deliveries.change(stream.session, rule, Step.RESOLVE, other, server_now(stream.session)) is None
+    assert deliveries.change(stream.session, rule, Step.RESOLVE, alarm, server_now(stream.session)) is not None
 
 
 def test_a_webhook_that_hangs_holds_nobody_up(stream: Stream) -> None:
@@ -307,8 +311,8 @@ def test_what_fails_is_tried_again_in_order_and_a_dead_beats_delivery_too(
         turn()
         assert web.events == [("late", "firing")] * 3, "what comes later waits for what comes first"
         stream.rows("UPDATE ems_alarm_event SET due_at = NOW(6)")
-        (taken,) = alarms.take_deliveries(stream.session, 9, 60.0)
-        assert alarms.take_deliveries(stream.session, 9, 60.0) == []
+        (taken,) = deliveries.take_deliveries(stream.session, 9, 60.0)
+        assert deliveries.take_deliveries(stream.session, 9, 60.0) == []
         assert json.loads(taken.body)["event"] == "firing"  # and here its process dies
         stream.rows("UPDATE ems_alarm_event SET due_at = NOW(6)")
         turn = _duty(stream)
@@ -330,15 +334,15 @@ def test_a_command_gets_the_alarm_if_its_program_is_allowed(
     turn = _duty(stream)
     wait_until(lambda: (turn(), "add it to the setting alarm_commands" in caplog.text)[1])
     assert not out.exists()
-    assert "alarm_commands" in str(admin.alarms.test("late")["command"])
+    assert "alarm_commands" in str(send_test(stream.app(), "late")["command"])
     stream.rows("UPDATE ems_alarm_event SET due_at = NOW(6)")
     turn = _duty(stream, Settings(url="mysql://x@y/z", alarm_commands=(str(program),)))
     wait_until(lambda: (turn(), not stream.rows("SELECT * FROM ems_alarm_event"))[1])
     assert [json.loads(line)["event"] for line in out.read_text().splitlines()] == ["firing"]
-    assert admin.alarms.test("late", [str(program)]) == {"command": None}
+    assert send_test(stream.app(), "late", [str(program)]) == {"command": None}
     assert json.loads(out.read_text().splitlines()[-1])["event"] == "test"
     admin.alarms.create("late", on="lag", command=f"{program} /", replace=True)
-    assert "ended with 1" in str(admin.alarms.test("late", [str(program)])["command"])
+    assert "ended with 1" in str(send_test(stream.app(), "late", [str(program)])["command"])
 
 
 def test_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: Stream) -> None:
@@ -357,7 +361,7 @@ def test_rules_are_checked_replaced_and_deleted_with_what_they_found(stream: Str
     admin.alarms.create("x", on="lag", above=100, replace=True)
     assert (admin.alarms.list()[0].alarms, stream.rows("SELECT * FROM ems_alarm_event")) == ((), [])
     admin.alarms.delete("x")
-    for call in (admin.alarms.delete, admin.alarms.test):
+    for call in (admin.alarms.delete, partial(send_test, stream.app())):
         with pytest.raises(UnknownAlarm):
             call("x")
     admin.alarms.create("gone", on="lag")
@@ -382,7 +386,7 @@ def test_each_kind_of_receiver_is_told_in_its_own_form(stream: Stream) -> None:
         _drain(stream, topic, group)
         wait_until(lambda: (turn(), len(web.got) == len(slack.got) == len(manager.got) == 2)[1])
         wait_until(lambda: (turn(), not stream.rows("SELECT * FROM ems_alarm_event"))[1])
-        assert admin.alarms.test("late", secret=SECRET) == dict.fromkeys(to)
+        assert send_test(stream.app(), "late", secret=SECRET) == dict.fromkeys(to)
     _, headers, body = web.posts[0]
     assert abs(time.time() - int(headers["X-Ems-Timestamp"])) < 600
     signed = f"{headers['X-Ems-Timestamp']}.{body}".encode()
@@ -477,3 +481,11 @@ def test_each_server_has_a_dead_mans_switch_of_its_own(stream: Stream) -> None:
         assert sorted(switch.pings) == ["/alarms/east", "/alarms/main"]
     with pytest.raises(ConfigError, match=r"dead_man_url = .*: must contain \{server\}"):
         Settings(url="mysql://x@y/z", servers=two, dead_man_url="https://switch/s3cret")
+
+
+def test_a_lock_that_holds_up_others_for_long_is_an_alarm_of_the_stream(stream: Stream) -> None:
+    Admin(stream.app()).alarms.create("held", on="locked", above=0.2)
+    locks = WatchLocks()
+    locks.held_s = 0.7
+    WatchAlarms(locks)(stream.session, SETTINGS)
+    assert stream.rows("SELECT rule, topic, state, value > 0.5 FROM ems_alarm") == [("held", "", "firing", 1)]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from emsworker.core.errors import EmsError
-from emsworker.core.offsets import OffsetRange
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Sql, Statements
-from emsworker.store.stream import retention
+from emsworker.arrow.manifest import Sum
+from emsworker.extending.database import Database, Session, Sql, Statements
+from emsworker.extending.errors import EmsError
+from emsworker.extending.stream import retention
+from emsworker.extending.values import OffsetRange
 
 _SQL = Statements(__name__)
 _SUM_OFFSETS = 50_000  # per statement, which takes half a second
@@ -21,17 +19,6 @@ _DELETE_OFFSETS = 2_000
 
 class ArchiveBusy(EmsError):
     """Another archiver works on the topic, or this archiver has lost its lock."""
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A number of rows, and the sum of their hashes."""
-
-    rows: int = 0
-    checksum: int = 0
-
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(self.rows + other.rows, self.checksum + other.checksum)
 
 
 class Lock:

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from emsworker.core.offsets import OffsetRange
-from emsworker.store.engine.database import Database
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Statements, fill, join
+from emsworker.extending.database import Database, Session, Statements, fill, join
+from emsworker.extending.stream import find_hole
+from emsworker.extending.values import OffsetRange
 
 _SQL = Statements(__name__)
-_COUNT = 200_000  # offsets in one counting statement: a tenth of a second
 _FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
 
 
@@ -73,22 +71,6 @@ def list_bounds(session: Session, topic_id: int) -> list[PartitionBounds]:
     """List the bounds of a topic's partitions."""
     rows = session.rows(_SQL.list_bounds, {"topic_id": topic_id})
     return [PartitionBounds(*map(int, row)) for row in rows]
-
-
-def find_hole(session: Session, offsets: OffsetRange) -> int:
-    """Return the first offset of a range that has no row, or its end."""
-
-    def full(part: OffsetRange) -> bool:
-        return int(session.rows(_SQL.count_rows, part.args)[0][0]) >= len(part)
-
-    for part in offsets.steps(_COUNT):
-        if full(part):
-            continue
-        while len(part) > 1:
-            first, second = part.cut(2)
-            part = second if full(first) else first
-        return part.start
-    return offsets.end
 
 
 def find_high_watermark(session: Session, bounds: PartitionBounds, offsets: OffsetRange) -> int:

@@ -10,13 +10,11 @@ import logging
 import queue
 import threading
 
-from emsworker.core.config import SERVER_MARK, Settings
-from emsworker.core.errors import EmsError
-from emsworker.core.process.clock import ticks
-from emsworker.core.process.runnable import Trouble
-from emsworker.core.servers import MAIN
-from emsworker.store import Session
-from emsworker.store.cluster import alarms as store
+from emsworker.alarms.deliveries import is_overdue
+from emsworker.extending.database import Session
+from emsworker.extending.errors import EmsError
+from emsworker.extending.processes import Trouble, ticks
+from emsworker.extending.settings import MAIN, SERVER_MARK, Settings
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +43,14 @@ class PingDeadMan:
         self._land()
         if not self._flying and ticks() >= self._due_at:
             self._due_at = ticks() + settings.dead_man_s
-            if store.is_overdue(session, _OVERDUE_S):
+            if is_overdue(session, _OVERDUE_S):
                 log.warning("the dead-man's switch is not pinged: an alarm has not been delivered for %g s", _OVERDUE_S)
             else:
                 self._ping(settings.dead_man_url.replace(SERVER_MARK, self._server))
         return settings.beat_s
 
     def _ping(self, url: str) -> None:
-        from emsworker.admin.receivers import ping  # and HTTP, which few beats need
+        from emsworker.alarms.receivers import ping  # and HTTP, which few beats need
 
         def run() -> None:
             try:

@@ -6,26 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from emsworker.console.completing import complete_groups, complete_topics
-from emsworker.console.dialogue import as_far_as_allowed, delete_named, first_of
-from emsworker.console.options import (
+from emsworker.extending.console import (
     DURATION,
+    as_far_as_allowed,
+    changes_of,
     common_options,
+    complete_groups,
+    complete_topics,
+    delete_named,
     duration_option,
+    first_of,
     most_option,
+    open_stream,
+    print_done,
+    print_record,
+    print_rows,
     read_duration,
     stream_options,
     yes_option,
 )
-from emsworker.console.output import print_done, print_record, print_rows
-from emsworker.console.streams import open_stream
-
-from .settings import changes_of
 
 if TYPE_CHECKING:
-    from emsworker.admin.alarms import Watched
-    from emsworker.console.streams import OpenStream
-    from emsworker.core.alarms import Rule, Silence
+    from emsworker.extending.administration import Watched
+    from emsworker.extending.console import OpenStream
+    from emsworker.extending.values import Rule, Silence
 
 
 @click.group()
@@ -39,7 +43,7 @@ def alarms() -> None:
 
 
 def _about(rule: Rule) -> dict[str, Any]:
-    from emsworker.core.url import redact
+    from emsworker.extending.settings import redact
 
     return {
         "alarm": rule.name,
@@ -88,7 +92,7 @@ def list_(limit: int, as_json: bool) -> None:
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Read a threshold in the unit of the metric of ``--on``."""
-    from emsworker.core.alarms import Metric
+    from emsworker.extending.values import Metric
 
     metric = Metric(ctx.params["on"])
     try:
@@ -99,7 +103,7 @@ def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float
 
 def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -> None:
     """Warn if there is no such topic or group: they may be created later, or be mistyped."""
-    from emsworker.core.errors import UnknownTopic
+    from emsworker.extending.errors import UnknownTopic
 
     if topic is None and group is None:
         return
@@ -197,8 +201,10 @@ def delete(name: str, yes: bool, as_json: bool) -> None:
 @click.pass_context
 def test(ctx: click.Context, name: str, as_json: bool) -> None:
     """Send a test to the receivers of the alarm NAME, from here; exit code 1 if a delivery fails."""
+    from emsworker.alarms.trial import send_test  # and HTTP, which the other commands need not
+
     stream = open_stream()
-    found = stream.admin().alarms.test(name, stream.settings.alarm_commands, stream.settings.alarm_secret)
+    found = send_test(stream.database(), name, stream.settings.alarm_commands, stream.settings.alarm_secret)
     rows = [{"target": target, "ok": problem is None, "problem": problem} for target, problem in found.items()]
     print_rows(rows, ["target", "ok", "problem"], as_json, "It has no receiver: it only logs.")
     ctx.exit(1 if any(found.values()) else 0)

@@ -10,18 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from emsworker.consume.attempts import describe
-from emsworker.core.errors import DecodeError, Ignore, Retry, text_of
-from emsworker.core.extras import require
-from emsworker.core.ids import TASK_NAME
-from emsworker.core.model import Message
-from emsworker.core.process import runnable
-from emsworker.core.process.clock import ticks
-from emsworker.core.terminal_text import in_utf8
-from emsworker.core.url import redact
-from emsworker.observe import otel_names as names
-from emsworker.observe.bounded import BoundedNames
-from emsworker.tasks.middleware import Middleware, PublishBracket, RunBracket, RunOutcome
+from emsworker.extending.administration import BoundedNames
+from emsworker.extending.apps import Middleware, PublishBracket, RunBracket, RunOutcome
+from emsworker.extending.consuming import describe
+from emsworker.extending.declaration import require
+from emsworker.extending.errors import DecodeError, Ignore, Retry, text_of
+from emsworker.extending.processes import runnable, ticks
+from emsworker.extending.settings import redact
+from emsworker.extending.values import TASK_NAME, Message, in_utf8
+from emsworker.integrations.opentelemetry import names
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

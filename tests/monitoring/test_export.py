@@ -6,9 +6,9 @@ import re
 import yaml
 from prometheus_client import CollectorRegistry
 
-from emsworker.observe.export import PANELS, exported_files
+from emsworker.monitoring.export import PANELS, exported_files
+from emsworker.monitoring.metrics import StreamMetrics
 from emsworker.observe.metrics import BeatCounts, Metrics, _Beat, _Children
-from emsworker.observe.stream_metrics import StreamMetrics
 
 _METRIC = re.compile(r"\bems_[a-z_]+")
 

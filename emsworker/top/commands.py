@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emsworker.console.dialogue import say_more
-from emsworker.console.failures import CommandFailure, WrongUsage
-from emsworker.console.options import COUNT, DURATION, common_options, read_duration
-from emsworker.console.output import print_rows
-from emsworker.console.streams import open_databases
-from emsworker.core.terminal_text import escape_control
+from emsworker.extending.console import (
+    COUNT,
+    DURATION,
+    CommandFailure,
+    WrongUsage,
+    common_options,
+    open_databases,
+    print_rows,
+    read_duration,
+    say_more,
+)
+from emsworker.extending.values import escape_control
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +33,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from emsworker.console.cells import Row
-
-    from .top_screens import Reader, Screen
+    from emsworker.extending.console import Row
+    from emsworker.top.screens import Reader, Screen
 
 _BETWEEN_S = 1.0
 _LINES = 5
@@ -72,7 +77,7 @@ def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json
     IN/S and OUT/S are messages a second since the last reading: sent to the topic, and finished by the group. Retries
     and dead letters of a group are counted up to 10,000, shown as 10,000+; LAG contains the retries.
     """  # noqa: D301 - click wants the character itself
-    from .top_screens import GroupsScreen, Reader
+    from emsworker.top.screens import GroupsScreen, Reader
 
     if interval < _SHOWN_S:
         raise click.BadParameter(f"{interval:g} s is too short; at least {_SHOWN_S:g} s.", param_hint="--interval")
@@ -101,8 +106,8 @@ def _is_terminal() -> bool:
 
 
 def _require_rich() -> None:
-    from emsworker.core.errors import ExtraMissing
-    from emsworker.core.extras import require
+    from emsworker.extending.declaration import require
+    from emsworker.extending.errors import ExtraMissing
 
     try:
         require("cli", "`ems top` on a terminal")
@@ -113,9 +118,8 @@ def _require_rich() -> None:
 def _watch(reader: Reader, screen: Screen, interval_s: float) -> None:
     from rich.live import Live
 
-    from emsworker.console.terminal import open_console
-
-    from .keys import Keys
+    from emsworker.extending.console import open_console
+    from emsworker.top.keys import Keys
 
     console = open_console()
     viewer = Viewer(reader, screen, interval_s)
@@ -230,7 +234,7 @@ class Viewer:
         self._paused = not self._paused
 
     def _open_clients(self) -> None:
-        from .top_screens import ClientsScreen
+        from emsworker.top.screens import ClientsScreen
 
         if not isinstance(self.screen, ClientsScreen):
             self._open(ClientsScreen())
@@ -272,7 +276,7 @@ class Viewer:
         """Return the rows around the selected one that fit into this many lines, below the headers."""
         from rich.console import Console
 
-        from emsworker.console.terminal import make_table
+        from emsworker.extending.console import make_table
 
         screen, count = self.screen, lines
         console = Console(file=io.StringIO(), width=width, height=lines)

@@ -13,14 +13,17 @@ import threading
 from datetime import datetime, timedelta
 from typing import Any
 
-from emsworker.beat.locks import WatchLocks
-from emsworker.core.alarms import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
-from emsworker.core.config import Settings
-from emsworker.core.errors import DiskFull, EmsError
-from emsworker.core.process.clock import ticks
-from emsworker.core.url import redact
-from emsworker.store import Session, server_now
-from emsworker.store.cluster import alarms as store
+from emsworker.alarms import deliveries
+from emsworker.alarms.deliveries import AlarmDelivery
+from emsworker.alarms.machine import GONE, Attempts, Step, advance, describe, evaluate
+from emsworker.alarms.measurements import measure
+from emsworker.extending.database import Session, server_now
+from emsworker.extending.declaration import WatchLocks
+from emsworker.extending.errors import DiskFull, EmsError
+from emsworker.extending.processes import ticks
+from emsworker.extending.settings import Settings, redact
+from emsworker.extending.stream import alarms
+from emsworker.extending.values import Alarm, Metric, Rule
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,7 @@ class WatchAlarms:
 
     def __init__(self, locks: WatchLocks | None = None) -> None:
         self._locks = locks or WatchLocks()
-        self._back: queue.SimpleQueue[tuple[store.AlarmDelivery, str | None]] = queue.SimpleQueue()
+        self._back: queue.SimpleQueue[tuple[AlarmDelivery, str | None]] = queue.SimpleQueue()
         self._flying = 0
         self._next_watch = 0.0
         self._has_rules = False  # without a rule there is nothing to deliver
@@ -60,24 +63,24 @@ class WatchAlarms:
             self._next_watch = ticks() + max(pause_s, _SHARE * (ticks() - began))
         self._land(session)
         if self._has_rules and self._flying < _AT_ONCE:
-            from emsworker.admin.receivers import LONGEST_S  # and HTTP, which a beat without alarms does without
+            from emsworker.alarms.receivers import LONGEST_S  # and HTTP, which a beat without alarms does without
 
-            for delivery in store.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
+            for delivery in deliveries.take_deliveries(session, _AT_ONCE - self._flying, LONGEST_S):
                 self._send(delivery, settings)
         return _DELIVERING_S if self._flying else settings.beat_s
 
     def _watch(self, session: Session, settings: Settings) -> bool:
         """Measure all rules once, and change the alarms; return whether there are rules."""
-        rules = store.list_rules(session)
+        rules = alarms.list_rules(session)
         if not rules:
             return False
         now = server_now(session)
         if self._measured_at is not None and now - self._measured_at > _LONGEST_GAP:
             self._measured_at, self._histories = None, {}
-        values = store.measure(session, rules, now, self._measured_at, locked_s=self._locks.held_s)
+        values = measure(session, rules, now, self._measured_at, locked_s=self._locks.held_s)
         self._measured_at, before, self._histories = now, self._histories, {}
-        silences = store.list_silences(session)
-        known = {(alarm.rule, (alarm.topic, alarm.group)): alarm for alarm in store.list_alarms(session)}
+        silences = alarms.list_silences(session)
+        known = {(alarm.rule, (alarm.topic, alarm.group)): alarm for alarm in alarms.list_alarms(session)}
         if not session.full:  # they fire again, now to be written; only that of the disk is over
             disk = {rule.name for rule in rules if rule.metric is Metric.DISK_FULL}
             self._unwritten = {key: alarm for key, alarm in self._unwritten.items() if key[0] in disk}
@@ -96,7 +99,7 @@ class WatchAlarms:
                         if (rule.name, place) in self._unwritten:
                             notification = self._change_unwritten(rule, step, alarm, now, settings)
                         else:
-                            notification = store.change(session, rule, step, alarm, now, why, told_at)
+                            notification = deliveries.change(session, rule, step, alarm, now, why, told_at)
                     except DiskFull:
                         notification = self._change_unwritten(rule, step, alarm, now, settings)
                     if notification is not None:
@@ -118,11 +121,11 @@ class WatchAlarms:
         notification = describe(rule, alarm, step.event, now)
         for target in () if alarm.muted else rule.targets:
             body, address = json.dumps(notification), getattr(rule, target)
-            self._send(store.AlarmDelivery(0, rule.name, target, body, 0, 0.0, address), settings)
+            self._send(AlarmDelivery(0, rule.name, target, body, 0, 0.0, address), settings)
         return notification
 
-    def _send(self, delivery: store.AlarmDelivery, settings: Settings) -> None:
-        from emsworker.admin.receivers import deliver
+    def _send(self, delivery: AlarmDelivery, settings: Settings) -> None:
+        from emsworker.alarms.receivers import deliver
 
         def run() -> None:
             problem = None
@@ -151,16 +154,16 @@ class WatchAlarms:
                 if problem is not None:
                     log.warning("alarm %s: %s; it has no row, and is not tried again", delivery.rule, problem)
             elif problem is None:
-                store.finish_deliveries(session, [delivery.event_id])
+                deliveries.finish_deliveries(session, [delivery.event_id])
             else:
                 _try_again(session, delivery, problem)
 
 
-def _try_again(session: Session, delivery: store.AlarmDelivery, problem: str) -> None:
+def _try_again(session: Session, delivery: AlarmDelivery, problem: str) -> None:
     if delivery.age_s > _GIVE_UP_S:
         log.error("alarm %s: given up after a day: %s: %s", delivery.rule, problem, delivery.body)
-        store.finish_deliveries(session, [delivery.event_id])
+        deliveries.finish_deliveries(session, [delivery.event_id])
         return
     pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(delivery.tries, 20), _LONGEST_PAUSE_S)
     log.warning("alarm %s: %s; tried again in %g s", delivery.rule, problem, pause_s)
-    store.postpone_delivery(session, delivery.event_id, pause_s)
+    deliveries.postpone_delivery(session, delivery.event_id, pause_s)

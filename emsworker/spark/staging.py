@@ -18,13 +18,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emsworker.core.errors import AssertionBroken, Duplicate, EmsError, UnknownTopic
-from emsworker.core.model import NewMessage
-from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Part, Statements, blobs, fill, fill_rows, insertion, literal
-from emsworker.store.stream.columns import MESSAGE
-from emsworker.store.stream.guards import topic_id_text
-from emsworker.store.stream.messages import raise_counter
+from emsworker.extending.database import Part, Session, Statements, blobs, fill, fill_rows, insertion, literal
+from emsworker.extending.errors import AssertionBroken, Duplicate, EmsError, UnknownTopic
+from emsworker.extending.stream import MESSAGE, raise_counter, topic_id_text
+from emsworker.extending.values import NewMessage
 
 _SQL = Statements(__name__, **MESSAGE)
 _REPLAYABLE = 100

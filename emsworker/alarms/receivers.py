@@ -19,9 +19,9 @@ from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from emsworker.core.errors import DeliveryFailed
-from emsworker.core.process.scratch import open_scratch
-from emsworker.core.url import redact
+from emsworker.extending.errors import DeliveryFailed
+from emsworker.extending.processes import open_scratch
+from emsworker.extending.settings import redact
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

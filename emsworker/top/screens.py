@@ -10,26 +10,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from emsworker.admin import Admin
-from emsworker.admin.dead import DeadFilter
-from emsworker.admin.group_states import GroupStatus
-from emsworker.admin.monitoring import ClientView, GroupLag, GroupTrace, Monitoring, Trace
-from emsworker.admin.servers import Servers
-from emsworker.admin.standing import Standings
-from emsworker.console.cells import Row
-from emsworker.core.counted import counted
-from emsworker.core.errors import AccessDenied, EmsError, error_line
-from emsworker.core.ids import short_client, uid_text
-from emsworker.core.times import utc
-from emsworker.core.url import redact
+from emsworker.extending.administration import (
+    Admin,
+    ClientView,
+    DeadFilter,
+    GroupLag,
+    GroupStatus,
+    GroupTrace,
+    Monitoring,
+    Servers,
+    Standings,
+    Trace,
+)
+from emsworker.extending.console import Row
+from emsworker.extending.errors import AccessDenied, EmsError, error_line
+from emsworker.extending.settings import redact
+from emsworker.extending.values import counted, short_client, uid_text, utc
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from emsworker.admin.dead import DeadEntry
-    from emsworker.admin.lists import Running, WaitingRetry
-    from emsworker.store.cluster.clients import LeaderRow
-    from emsworker.store.engine.database import Database
+    from emsworker.extending.administration import DeadEntry, Running, WaitingRetry
+    from emsworker.extending.database import Database
+    from emsworker.extending.stream import LeaderRow
 
 T = TypeVar("T")
 
