@@ -12,7 +12,8 @@ from emsworker.admin.servers import Servers
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
-from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
+from emsworker.core.errors import AccessDenied, ConfigError, DiskFull, EmsError, StoreError, repr_of
+from emsworker.core.extension import parts
 from emsworker.core.servers import MAIN, check_apart, parse_servers
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
@@ -133,6 +134,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
         findings += _patiently(database, _check_orphans)
+        findings += _check_extensions(database, settings)
         if not facts.read_only:
             findings += _check_room(database)
     database.thread_session().close()
@@ -360,6 +362,19 @@ def _check_orphans(session: Session) -> list[Finding]:
         _error("ems_topic", f"the row of topic_id {number} is gone, and it was not deleted by EMS", gone)
         for number in sorted(found.lost)
     ]
+
+
+def _check_extensions(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Run the checks of the extensions whose tables the stream has; one that fails must not hide the others."""
+    present = {one.name for one in _patiently(database, schema.present_extensions)}
+    for one, checks in parts("checks"):
+        for look in checks if one.name in present else ():
+            try:
+                yield from database.call(lambda session, look=look: [*look(session, settings)])  # type: ignore[misc]
+            except AccessDenied:
+                continue  # which the privileges report
+            except Exception as error:  # of somebody else's code
+                yield _error(f"extension {one.name}", "not checked", repr_of(error))
 
 
 def _check_room(database: Database) -> list[Finding]:
