@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from emsworker.tasks.middleware import RunBracket as RunBracket
     from emsworker.tasks.options import HandlerOptions as HandlerOptions
     from emsworker.tasks.task import BoundTask as BoundTask
+    from emsworker.tasks.task import PartialSignature as PartialSignature
+    from emsworker.tasks.task import Route as Route
     from emsworker.tasks.task import Signature as Signature
     from emsworker.tasks.task import Task as Task
     from emsworker.tasks.task import check_function as check_function
@@ -34,6 +36,6 @@ __getattr__ = lazy_names(
         "emsworker.tasks.correlation": "CAUSATION CORRELATION",
         "emsworker.tasks.middleware": "Middleware RunBracket",
         "emsworker.tasks.options": "HandlerOptions",
-        "emsworker.tasks.task": "BoundTask Signature Task check_function full_name",
+        "emsworker.tasks.task": "BoundTask PartialSignature Route Signature Task check_function full_name",
     },
 )

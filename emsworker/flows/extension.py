@@ -8,4 +8,5 @@ EXTENSION = Extension(
     rights="emsworker.flows.rights:RIGHTS",
     follow="emsworker.flows.store:follow",
     follow_in_memory="emsworker.flows.memory:follow",
+    tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},
 )

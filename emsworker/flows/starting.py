@@ -89,13 +89,26 @@ def start_child(
     if not isinstance(task, FlowTask):
         return False
     check_near(app, parent.topic, task.topic, task.name)
-    _, _, step_and_number = place.partition(".")
-    key = f"{parent.key}/{step_and_number}"
-    if len(key) > _LONGEST_KEY:
-        key = hashlib.sha256(key.encode()).hexdigest()
-    new = new_flow(task, signature.args, signature.kwargs, key, parent=place)
+    _, step, number = map(int, place.split("."))
+    new = new_flow(task, signature.args, signature.kwargs, child_key(parent.key, step, number), parent=place)
     start(app, store, task, new, transaction)
     return True
+
+
+def send_alone(app: Ems, transaction: Any, signature: Signature[Any]) -> None:
+    """Make a call for which no flow waits."""
+    from emsworker.flows.task import FlowTask  # as above
+
+    if isinstance(signature.task, FlowTask):
+        signature.task.start(*signature.args, transaction=transaction, **signature.kwargs)
+    else:
+        app.send_prepared(signature.prepare(), transaction)
+
+
+def child_key(parent: str, step: int, number: int) -> str:
+    """Return the id of the flow that another one calls."""
+    key = f"{parent}/{step}.{number}"
+    return key if len(key) <= _LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
 
 
 def check_near(app: Ems, topic: str, other: str, task: str) -> None:
