@@ -265,10 +265,10 @@ def unrolled(header: group[Any]) -> list[Any]:
 
 
 def _checked(part: Any) -> Any:
+    if isinstance(part, Task):
+        return part.s()
     if not isinstance(part, PartialSignature | Canvas):
-        fix = "give task.s(...), or a chain, group or chord"
-        called = f"{part.name}.s(...)" if isinstance(part, Task) else None
-        raise WrongArguments(f"{part!r:.100} is no part of a canvas; {fix if called is None else f'give {called}'}")
+        raise WrongArguments(f"{part!r:.100} is no part of a canvas; give task.s(...), or a chain, group or chord")
     return part
 
 

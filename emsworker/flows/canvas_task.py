@@ -126,7 +126,7 @@ class _Level:
             return self._value(node, given)
         value, failed = self._outcome(node, given)
         if failed:
-            raise self._failed(failed, links.get("link_error", ()))
+            raise self._failed(failed[: 1 if "once" in links else None], links.get("link_error", ()))
         if callbacks := links.get("link"):
             calls = [self._signature(one, Given((value,), {})) for one in callbacks]
             self._run.calls(GATHER, "link", calls, leaves=False)  # the flow goes on at once
@@ -134,16 +134,13 @@ class _Level:
 
     def _value(self, node: Node, given: Callable[[], Given]) -> Later:
         if isinstance(node, list):
-            row = self._calls(CALL, self._name(node), [node], given)
+            row = self._calls(CALL, self._name(node), [_without_links(node)], given)
             return lambda: self._run.value_of(row)
         if "group" in node:
             row = self._group(node, given)
             return lambda: self._run.values_of(row, errors=False)
-        later: Later | None = None
-        for part in node["chain"]:
-            later = self.value(part, given if later is None else _one(later))
-        assert later is not None, "a chain has parts"
-        return later
+        *before, last = node["chain"]
+        return self.value(last, self._after(before, given))
 
     def _group(self, node: dict[str, Any], given: Callable[[], Given]) -> StepRow:
         parts = node["group"]
@@ -151,14 +148,23 @@ class _Level:
         return self._calls(GATHER, names[:190], parts, given)
 
     def _outcome(self, node: Node, given: Callable[[], Given]) -> tuple[Any, list[CallFailed]]:
-        """Return the value of a part, or its failures: several of a group."""
-        if isinstance(node, dict) and "group" in node:
-            values = self._run.values_of(self._group(node, given), errors=True)
-            return values, [one for one in values if isinstance(one, CallFailed)]
+        """Return the value of a part, or its failures: several of a group, and of a chain that ends with one."""
         try:
+            if isinstance(node, dict) and "chain" in node and not _has_links(node["chain"][-1]):
+                *before, last = node["chain"]
+                return self._outcome(last, self._after(before, given))
+            if isinstance(node, dict) and "group" in node:
+                values = self._run.values_of(self._group(node, given), errors=True)
+                return values, [one for one in values if isinstance(one, CallFailed)]
             return self._value(node, given)(), []
         except CallFailed as error:
             return None, [error]
+
+    def _after(self, parts: Sequence[Node], given: Callable[[], Given]) -> Callable[[], Given]:
+        """Run parts one after another, and return what is given to what comes after them."""
+        for part in parts:
+            given = _one(self.value(part, given))
+        return given
 
     def _calls(self, kind: str, name: str, parts: Sequence[Node], given: Callable[[], Given]) -> StepRow:
         calls: Sequence[Signature[Any]] = ()
@@ -228,6 +234,10 @@ def _more(node: Node) -> Mapping[str, Any]:
 
 def _has_links(node: Node) -> bool:
     return not _more(node).keys().isdisjoint(("link", "link_error"))
+
+
+def _without_links(node: list[Any]) -> list[Any]:
+    return [*node[:3], {name: value for name, value in _more(node).items() if not name.startswith("link")}]
 
 
 def _args(node: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:

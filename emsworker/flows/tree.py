@@ -2,13 +2,15 @@
 
 A call is ``[TASK, ARGS, KWARGS, MORE]``, whose end is left out if it is empty; TASK is a place in the tree's list of
 tasks. A chain is ``{"chain": [PART, ...]}``, a group ``{"group": [PART, ...]}``, and a chord is a chain of a group and
-its body. Callbacks are ``link`` and ``link_error`` of a chain or group, or of MORE.
+its body. Callbacks are ``link`` and ``link_error`` of a chain or group, or of MORE; with ``once`` those of errors are
+called for the first one alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from emsworker.extending.apps import Ems, PartialSignature, Task
@@ -76,13 +78,22 @@ class TreeWriter:
             raise WrongArguments(f"{part!r} has no body; give chord(header, body); nothing was started")
         if not part.tasks:
             raise WrongArguments(f"a {type(part).__name__} without parts has nothing to run; nothing was started")
-        parts = [*part.tasks]
-        parts[:-1] = [_header(one) for one in parts[:-1]]
         nodes = []
-        for one in parts:
-            nodes.append(self.write(one, given))
+        for one, after in zip_longest(part.tasks, part.tasks[1:]):
+            is_header = after is not None and isinstance(one, group)
+            nodes.append(self._write_header(one, after, given) if is_header else self.write(one, given))
             given = ONE_VALUE
         return {"chain": nodes, **self._links(part)}
+
+    def _write_header(self, header: group[Any], body: Any, given: Given) -> Node:
+        """Write the header of a chord, whose body's callbacks of errors are called once if it fails."""
+        plain: group[Any] = group(*unrolled(header))
+        plain.callbacks, plain.errbacks = header.callbacks, header.errbacks
+        node = self.write(plain, given)
+        if body.errbacks:
+            errbacks = [self._write_errback(one) for one in body.errbacks]
+            return {"chain": [node], "link_error": errbacks, "once": True}
+        return node
 
     def _write_call(self, call: PartialSignature[Any], given: Given) -> Node:
         if wrong := [name for name in ("task_id", "transaction") if call.options.get(name) is not None]:
@@ -126,15 +137,6 @@ class TreeWriter:
 
     def _number(self, task: Task[..., Any]) -> int:
         return self._places.setdefault((task.name, task.topic, task.group), len(self._places))
-
-
-def _header(part: Any) -> Any:
-    """Return a part of a chain after which another one comes; a group is the header of a chord."""
-    if not isinstance(part, group):
-        return part
-    header: group[Any] = group(*unrolled(part))
-    header.callbacks, header.errbacks = part.callbacks, part.errbacks
-    return header
 
 
 def arguments(
