@@ -8,7 +8,7 @@ from emsworker.core.model import PRIORITY_HEADER
 from emsworker.flows import Flow
 from tests.process.record import note
 
-app = Ems("canvas", url="mysql://nobody@127.0.0.1:1/none")
+app = Ems("canvas")
 
 heard: list[Any] = []
 """What was said by tasks that ran in this process."""

@@ -1,11 +1,6 @@
 """Flows on real servers, run by real workers."""
 
-import time
-
-import pytest
-
 from emsworker import Ems
-from emsworker.flows import CallFailed, FlowFailed
 from tests.flows import shop as flows
 from tests.flows.conftest import SHOP
 from tests.process.stream import Stream
