@@ -15,8 +15,9 @@ from emsworker.flows.canvas import Canvas
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
+from emsworker.flows.places import call_uid
 from emsworker.flows.rows import CALL, GATHER, Failure, StepRow
-from emsworker.flows.starting import child_key, child_uid
+from emsworker.flows.starting import child_key
 from emsworker.flows.task import FlowTask
 from emsworker.flows.tree import Given, Node, TreeWriter, arguments, first_calls, read_options, taken_of_error
 
@@ -189,7 +190,7 @@ class _Level:
         if self._is_flow(part):
             request = {"id": child_key(self._run.flow.key, step, number), "task": self._name(part)}
         else:
-            request = {"id": uid_text(child_uid(self._run.flow.id, step, number)), "task": self._name(part)}
+            request = {"id": uid_text(call_uid(self._run.flow.id, step, number)), "task": self._name(part)}
         if taken_of_error(self._find(first), *_args(first)) == 1:
             return Given((request["id"],), {})
         known = {"type": error.error_type, "message": error.message}

@@ -19,6 +19,9 @@ from emsworker.flows.run import Run, Suspended, outcome_of, step_name
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Call = Signature[R] | Canvas[R]
+"""What a flow calls: a task, another flow, or a canvas."""
+
 
 class _Face:
     """What plain flows and those of coroutines have in common."""
@@ -44,7 +47,7 @@ class _Face:
         """
         return self._run.patched(name)
 
-    def undo(self, signature: Signature[Any] | Canvas[Any]) -> None:
+    def undo(self, signature: Call[Any]) -> None:
         """Have a call made if the flow fails later: in reverse order, each when the one before has ended."""
         call = _checked(signature)
         call.task.check_call(call.args, call.kwargs)  # by then it is too late
@@ -78,7 +81,7 @@ class Flow(_Face):
         value: R = self._run.transaction(name, lambda transaction: function(transaction, *args, **kwargs))
         return value
 
-    def call(self, signature: Signature[R] | Canvas[R]) -> R:
+    def call(self, signature: Call[R]) -> R:
         """Have a task run by any worker, with its own retries; no thread waits meanwhile.
 
         Raises:
@@ -89,12 +92,10 @@ class Flow(_Face):
         return value
 
     @overload
-    def gather(self, signatures: Iterable[Signature[R] | Canvas[R]], *, errors: Literal[False] = False) -> list[R]: ...
+    def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[False] = False) -> list[R]: ...
     @overload
-    def gather(
-        self, signatures: Iterable[Signature[R] | Canvas[R]], *, errors: Literal[True]
-    ) -> list[R | CallFailed]: ...
-    def gather(self, signatures: Iterable[Signature[R] | Canvas[R]], *, errors: bool = False) -> Any:
+    def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
+    def gather(self, signatures: Iterable[Call[R]], *, errors: bool = False) -> Any:
         """Have many calls run, and go on when all of them have ended; return what they returned, in their order.
 
         Args:
@@ -136,9 +137,11 @@ class AsyncFlow(_Face):
         self._active = 0
         self.waits: list[tuple[str, list[int], list[str]]] = []
 
-    async def step(
-        self, function: Callable[P, Coroutine[Any, Any, R]] | Callable[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> Any:
+    @overload
+    async def step(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call or await a function here, and record what it returns; see :meth:`Flow.step`.
 
         A plain function is called by a thread.
@@ -170,7 +173,7 @@ class AsyncFlow(_Face):
         )
         return value
 
-    async def call(self, signature: Signature[R] | Canvas[R]) -> R:
+    async def call(self, signature: Call[R]) -> R:
         """Have a task run by any worker; see :meth:`Flow.call`."""
         call = _checked(signature)
         row = await self._do(lambda: self._run.calls(CALL, call.task.name, [call], leaves=False))
@@ -178,7 +181,11 @@ class AsyncFlow(_Face):
         value: R = await self._do(lambda: self._run.value_of(row))
         return value
 
-    async def gather(self, signatures: Iterable[Signature[R] | Canvas[R]], *, errors: bool = False) -> list[Any]:
+    @overload
+    async def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[False] = False) -> list[R]: ...
+    @overload
+    async def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
+    async def gather(self, signatures: Iterable[Call[R]], *, errors: bool = False) -> list[Any]:
         """Have many calls run; see :meth:`Flow.gather`."""
         name, calls = _group(signatures)
         row = await self._do(lambda: self._run.calls(GATHER, name, calls, leaves=False))
@@ -250,7 +257,7 @@ def _checked(part: Any) -> Signature[Any]:
     return signature_of(part)
 
 
-def _group(signatures: Iterable[Signature[Any] | Canvas[Any]]) -> tuple[str, list[Signature[Any]]]:
+def _group(signatures: Iterable[Call[Any]]) -> tuple[str, list[Signature[Any]]]:
     calls = [_checked(one) for one in signatures]
     names = dict.fromkeys(call.task.name for call in calls)
     return (", ".join(names) or "nothing")[:190], calls

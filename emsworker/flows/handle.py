@@ -11,7 +11,7 @@ from emsworker.extending.errors import ResultTimeout
 from emsworker.extending.processes import ticks
 from emsworker.flows.errors import FlowCancelled, FlowFailed, UnknownFlow
 from emsworker.flows.port import FlowStore
-from emsworker.flows.rows import CALLS, CANCELLED, DONE, ENDED, FAILED, CallEnd, FlowRow, StepRow, decode_value
+from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, GATHER, CallEnd, FlowRow, StepRow, decode_value
 from emsworker.flows.run import value_of
 
 R = TypeVar("R")
@@ -112,7 +112,7 @@ class FlowHandle(Generic[R]):
         """What has become of the calls that the flow has made so far, in their order: of a group, of all its parts."""
         row, found = self._row(), []
         for step in self._store.steps_of(row):
-            if step.kind in CALLS:
+            if step.kind in (CALL, GATHER):
                 ends = {end.number: end for end in self._store.ends_of(row, step)}
                 found += [CallResult(step, number, ends.get(number)) for number in range(step.total)]
         return found

@@ -80,8 +80,10 @@ class TreeWriter:
             raise WrongArguments(f"a {type(part).__name__} without parts has nothing to run; nothing was started")
         nodes = []
         for one, after in zip_longest(part.tasks, part.tasks[1:]):
-            is_header = after is not None and isinstance(one, group)
-            nodes.append(self._write_header(one, after, given) if is_header else self.write(one, given))
+            if after is not None and isinstance(one, group):
+                nodes.append(self._write_header(one, after, given))
+            else:
+                nodes.append(self.write(one, given))
             given = ONE_VALUE
         return {"chain": nodes, **self._links(part)}
 

@@ -1,0 +1,13 @@
+"""The services of the leading beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emsworker.extending.declaration import Service
+from emsworker.flows.watching import WatchFlows
+
+
+def services() -> Sequence[Service]:
+    """Return the services of the leading beat."""
+    return [WatchFlows()]
