@@ -1,11 +1,7 @@
 """Chains, groups, chords: in memory, and on real servers."""
 
 import asyncio
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +17,6 @@ from tests.process.stream import Stream
 from tests.support.waiting import until
 
 CANVAS = "tests.flows.canvas_app:app"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -296,51 +291,6 @@ def test_a_long_name_is_refused_where_it_is_used() -> None:
     task = app.task(name="n" * 185)(lambda x: x)
     with pytest.raises(InvalidName):
         task.map([1])
-
-
-_TYPES = """
-from emsworker import Ems
-from emsworker.flows import Flow, FlowHandle, chain, chord, group
-
-app = Ems("types")
-
-@app.task
-def add(x: int, y: int) -> int: return x + y
-
-@app.task
-def text(x: int) -> str: return str(x)
-
-@app.task
-def total(xs: list[int]) -> float: return sum(xs)
-
-one: FlowHandle[str] = (add.s(1, 2) | text.s()).delay()
-two: FlowHandle[list[int]] = group(add.s(n, n) for n in range(3)).delay()
-three: FlowHandle[float] = chord([add.s(1, 2)], total.s()).apply_async()
-four: FlowHandle[str] = chain(add.s(1, 2), add.s(1), text.s()).delay()
-five: FlowHandle[float] = (group(add.s(1, 2)) | total.s()).on_error(text.si(1)).delay()
-six: FlowHandle[list[list[int]]] = add.chunks([(1, 2)], 10).delay()
-bad: FlowHandle[int] = (add.s(1, 2) | text.s()).delay()  # refused
-text.si("1")  # refused
-
-@app.flow
-def checkout(flow: Flow, n: int) -> float:
-    a: int = flow.call(add.s(1, 2))
-    b: str = flow.call(add.s(1, 2) | text.s())
-    c: list[int] = flow.gather(add.s(n, n) for n in range(3))
-    flow.call(add.s(1))  # refused
-    flow.call(add.s("1", 2))  # refused
-    return flow.call(chord([add.s(1, 2)], total.s()))
-"""
-
-
-def test_a_type_checker_knows_what_a_canvas_gives(tmp_path: Path) -> None:
-    planted = tmp_path / "uses.py"
-    planted.write_text(_TYPES)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")]
-    done = subprocess.run([*command, str(planted)], cwd=ROOT, capture_output=True, text=True, check=False)
-    found = {int(number) for number in re.findall(r"uses\.py:(\d+): error", done.stdout)}
-    lines = _TYPES.splitlines()
-    assert found == {number for number, line in enumerate(lines, 1) if line.endswith("# refused")}, done.stdout
 
 
 # -- on real servers ---------------------------------------------------------------------------------------------------
