@@ -94,13 +94,11 @@ def start(canvas: Canvas[Any], args: Sequence[Any], kwargs: Mapping[str, Any], *
 
 
 def signature_of(part: Any) -> Signature[Any]:
-    """Return the call that another flow makes of a part: a canvas is called as a flow.
+    """Return the call of a canvas, or of a call with callbacks, that another flow makes: it is called as a flow.
 
     Raises:
         WrongArguments, ConfigError: it cannot be run.
     """
-    if isinstance(part, Signature) and not part.callbacks and not part.errbacks:
-        return part
     if not isinstance(part, Signature | Canvas):
         raise WrongArguments(f"{part!r:.100} is no call of a task; give task.s(...)")
     task = task_of(part)

@@ -252,6 +252,8 @@ class AsyncFlow(_Face):
 
 
 def _checked(part: Any) -> Signature[Any]:
+    if isinstance(part, Signature) and not part.callbacks and not part.errbacks:
+        return part
     from emsworker.flows.canvas_task import signature_of  # itself a flow
 
     return signature_of(part)
