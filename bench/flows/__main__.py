@@ -70,8 +70,15 @@ class Side:
     worker: tuple[str, ...] = ()
 
 
+_EMS = "bench.flows.apps.ems_side"
 SIDES = (
-    Side("EMS", "database", (), "bench.flows.apps.ems_side", ("emsworker", "worker", "-A", "bench.flows.apps.ems_side:app")),
+    Side(
+        "EMS",
+        "database",
+        (),
+        "bench.flows.apps.ems_side",
+        ("emsworker", "worker", "-A", "bench.flows.apps.ems_side:app"),
+    ),
     Side("DBOS", "postgresql", ("dbos==3.4.0",), "bench.flows.apps.dbos_side"),
     Side(
         "Celery",
@@ -92,7 +99,9 @@ def asked(side: Side, arena: Arena) -> Iterator[subprocess.Popen[str]]:
         env |= {"PYTHONPATH": str(_ROOT), **found}
         if side.worker:
             stack.enter_context(_running([str(python), "-m", *side.worker], env, subprocess.DEVNULL))
-        program = stack.enter_context(_running([str(python), "-c", f"from {side.program} import main; main()"], env, subprocess.PIPE))
+        program = stack.enter_context(
+            _running([str(python), "-c", f"from {side.program} import main; main()"], env, subprocess.PIPE)
+        )
         assert json.loads(_line(program.stdout)) == "ready"
         yield program
 
@@ -176,7 +185,7 @@ def main() -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="./dev bench-flows", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few steps, once: to see that it works")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often the sides take turns (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often they take turns (default: 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round to a file")
     chosen = parser.parse_args()
     found: Any = measure(1 if chosen.quick else chosen.rounds, quick=chosen.quick)

@@ -82,6 +82,8 @@ class Extension:
         tasks: tasks that every group with tasks has, by name: functions, as ``module:name``, that are called with the
             route and the name of a message's task, and return the task, or ``None`` if there is none. What follows a
             colon in the name is theirs. A task is made when its first message comes.
+        topics: beginnings of the names of topics that only its programs can write to: rows of ``ems_publish`` for them
+            are refused.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Extension:
     follow: str | None = None
     follow_in_memory: str | None = None
     tasks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    topics: tuple[str, ...] = ()
 
 
 def load(target: str) -> Any:

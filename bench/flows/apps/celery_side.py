@@ -1,5 +1,7 @@
 """Celery's canvas on Redis: a worker of its own runs the tasks; a step is a task of a chain."""
 
+# mypy: allow-untyped-decorators
+
 from __future__ import annotations
 
 import os
@@ -30,7 +32,9 @@ def chains(flows: int, size: int) -> int:
 
 def chords(flows: int, size: int) -> int:
     """Run chords, started at once."""
-    return sum(result.get() for result in [chord(one.s(number) for number in range(size))(total.s()) for _ in range(flows)])
+    return sum(
+        result.get() for result in [chord(one.s(number) for number in range(size))(total.s()) for _ in range(flows)]
+    )
 
 
 def main() -> None:

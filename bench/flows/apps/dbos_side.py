@@ -1,5 +1,7 @@
 """DBOS on PostgreSQL: it runs the workflows in this process."""
 
+# mypy: allow-untyped-decorators
+
 from __future__ import annotations
 
 import asyncio
@@ -10,6 +12,7 @@ from dbos import DBOS  # type: ignore[import-not-found,unused-ignore]
 from bench.flows.apps.answering import answer
 
 DBOS(config={"name": "bench", "system_database_url": os.environ["BENCH_BROKER"], "log_level": "ERROR"})
+
 
 @DBOS.step()
 def count(number: int) -> int:
