@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
@@ -84,6 +84,9 @@ class Extension:
             with this extension's name. It appends statements to the transaction that acks them, ``follow(packet,
             results)``.
         follow_in_memory: the same for the broker in memory: ``follow(broker, results)``.
+        tasks: tasks that every group with tasks has, by name: functions, as ``module:name``, that are called with the
+            route and the name of a message's task, and return the task, or ``None`` if there is none. What follows a
+            colon in the name is theirs. A task is made when its first message comes.
         topics: beginnings of the names of topics that only its programs can write to: rows of ``ems_publish`` for them
             are refused.
     """
@@ -99,6 +102,7 @@ class Extension:
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None
+    tasks: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     topics: tuple[str, ...] = ()
 
 
@@ -186,6 +190,16 @@ def parts(kind: str, *arguments: object) -> Iterator[tuple[Extension, list[Any]]
             log.warning("%s of extension %r are left out: %s", kind, one.name, repr_of(error))
         else:
             yield one, made
+
+
+def task_maker(name: str) -> Callable[..., Any] | None:
+    """Return the function of an extension that makes the task of this name, if one has it."""
+    kind = name.partition(":")[0]
+    for one in extensions().values():
+        if kind in one.tasks:
+            found: Callable[..., Any] = load(one.tasks[kind])
+            return found
+    return None
 
 
 def default_stream() -> DefaultStream | None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from emsworker.tasks.middleware import RunOutcome as RunOutcome
     from emsworker.tasks.options import HandlerOptions as HandlerOptions
     from emsworker.tasks.task import BoundTask as BoundTask
+    from emsworker.tasks.task import PartialSignature as PartialSignature
+    from emsworker.tasks.task import Route as Route
     from emsworker.tasks.task import Signature as Signature
     from emsworker.tasks.task import Task as Task
     from emsworker.tasks.task import check_function as check_function
@@ -36,6 +38,6 @@ else:  # a name that is not above is an error of types, too
             "emsworker.tasks.correlation": "CAUSATION CORRELATION",
             "emsworker.tasks.middleware": "Middleware PublishBracket RunBracket RunOutcome",
             "emsworker.tasks.options": "HandlerOptions",
-            "emsworker.tasks.task": "BoundTask Signature Task check_function full_name",
+            "emsworker.tasks.task": "BoundTask PartialSignature Route Signature Task check_function full_name",
         },
     )
