@@ -157,3 +157,8 @@ def calls_a_crash(flow: Flow, n: int) -> str:
     except CallFailed as error:
         return error.error_type
     return "nothing"
+
+
+@app.flow
+def calls(flow: Flow, count: int) -> int:
+    return sum(flow.call(book.s(number)) for number in range(count))
