@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from emsworker.admin.monitoring import Trace as Trace
     from emsworker.admin.monitoring import TraceState as TraceState
     from emsworker.admin.operators import check_operator as check_operator
+    from emsworker.admin.paging import Listing as Listing
+    from emsworker.admin.paging import decode_token as decode_token
     from emsworker.admin.paging import encode_token as encode_token
     from emsworker.admin.readers import HoldView as HoldView
     from emsworker.admin.receivers import deliver as deliver
@@ -60,7 +62,7 @@ __getattr__ = lazy_names(
         "emsworker.admin.messages": "BEGINNING_BYTES",
         "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
         "emsworker.admin.operators": "check_operator",
-        "emsworker.admin.paging": "encode_token",
+        "emsworker.admin.paging": "Listing decode_token encode_token",
         "emsworker.admin.readers": "HoldView",
         "emsworker.admin.receivers": "deliver",
         "emsworker.admin.servers": "ServerView Servers look",

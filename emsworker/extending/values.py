@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from emsworker.core.selection.parser import parse_time as parse_time
     from emsworker.core.terminal_text import escape_control as escape_control
     from emsworker.core.times import NO_TIME as NO_TIME
+    from emsworker.core.times import in_utc as in_utc
     from emsworker.core.times import utc as utc
 
 __getattr__ = lazy_names(
@@ -103,6 +104,6 @@ __getattr__ = lazy_names(
         "emsworker.core.selection.filters": "EVERYTHING Filter",
         "emsworker.core.selection.parser": "parse_time",
         "emsworker.core.terminal_text": "escape_control",
-        "emsworker.core.times": "NO_TIME utc",
+        "emsworker.core.times": "NO_TIME in_utc utc",
     },
 )

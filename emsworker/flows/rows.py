@@ -89,6 +89,11 @@ class StepRow:
     is_ended: bool = True
 
 
+def name_of_undo(noted: StepRow) -> str:
+    """Return the name of the call that undoes a step."""
+    return f"undo {noted.number}: {noted.name}"[:190]
+
+
 @dataclass(frozen=True, slots=True)
 class CallEnd:
     """The end of one call of a step."""

@@ -70,7 +70,7 @@ _DELETED = [
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} unit/test_options.py"),
-    _deleted("web", "emsworker.web", _WEB),
+    _deleted("web", "emsworker.web emsworker.flows.pages", f"{_WEB} flows/test_pages.py"),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
     _deleted("starlette", "emsworker.integrations.starlette", "frameworks unit/test_integrations.py"),

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   version INT UNSIGNED NOT NULL,
   topic_id INT UNSIGNED NOT NULL,
-  state ENUM('ready', 'running', 'waiting', 'done', 'failed', 'cancelled') NOT NULL,
+  state ENUM('ready', 'running', 'waiting', 'done', 'failed', 'cancelled', 'deleted') NOT NULL,
   run INT UNSIGNED NOT NULL DEFAULT 0,
   owner BINARY(16) NOT NULL,
   headers MEDIUMBLOB NOT NULL,
@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   PRIMARY KEY (id),
   UNIQUE KEY `key` (`key`),
   KEY state (state, changed_at),
-  KEY ended (ended_at)
+  KEY ended (ended_at),
+  KEY parent (parent)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_flow_step (
