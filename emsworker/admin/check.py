@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 from emsworker.admin.servers import Servers
@@ -13,6 +14,7 @@ from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
+from emsworker.core.extension import extensions, load
 from emsworker.core.servers import MAIN, check_apart, parse_servers
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
@@ -132,6 +134,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
+        findings += _check_extensions(database)
         if not facts.read_only:
             findings += _check_room(database)
     database.thread_session().close()
@@ -348,6 +351,20 @@ def _check_refused(session: Session) -> list[Finding]:
         "or earlier if there are many"
     )
     return [_warning("ems_publish", value, fix)]
+
+
+def _check_extensions(database: Database) -> list[Finding]:
+    """Return what extensions find whose tables the stream has; one that fails must not hide what others find."""
+    present = _patiently(database, lambda session: [*schema.extension_versions(session)])
+    findings: list[Finding] = []
+    for one in extensions().values():
+        if one.checks is not None and one.name in present:
+            findings += _patiently(database, partial(_findings_of, load(one.checks)))
+    return findings
+
+
+def _findings_of(checks: Callable[[Session], Iterable[Finding]], session: Session) -> list[Finding]:
+    return list(checks(session))
 
 
 def _check_room(database: Database) -> list[Finding]:

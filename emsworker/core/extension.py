@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
@@ -59,6 +59,23 @@ class DefaultStream:
 
 
 @dataclass(frozen=True)
+class Gauge:
+    """A metric of an extension, which Prometheus scrapes.
+
+    Args:
+        name: with the prefix ``ems_``.
+        help: its line for people.
+        labels: names of its labels.
+        values: the values of the labels, and a number.
+    """
+
+    name: str
+    help: str
+    labels: Sequence[str]
+    values: Sequence[tuple[Sequence[str], float]]
+
+
+@dataclass(frozen=True)
 class Extension:
     """The declaration of one extension; all but the name and the package is optional.
 
@@ -72,6 +89,10 @@ class Extension:
             run on streams that have the extension's tables.
         pages: a function without arguments that returns pages of the dashboard, as ``module:name``; see
             :mod:`emsworker.web.pages`.
+        checks: a function, as ``module:name``, that returns findings for ``ems check``: ``checks(session)``. It runs on
+            streams that have the extension's tables, as ``metrics`` does.
+        metrics: a function, as ``module:name``, that returns a :class:`Gauge` for each metric of the stream; it is
+            read at every scrape: ``metrics(session)``.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
         follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
@@ -86,6 +107,8 @@ class Extension:
     commands: Mapping[str, Command] = field(default_factory=lambda: _NOTHING)
     services: str | None = None
     pages: str | None = None
+    checks: str | None = None
+    metrics: str | None = None
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from emsworker.admin.audit import cancel_target as cancel_target
     from emsworker.admin.audit import count_cancelled as count_cancelled
     from emsworker.admin.audit import count_changed as count_changed
+    from emsworker.admin.check import Finding as Finding
     from emsworker.admin.check import Severity as Severity
     from emsworker.admin.check import check as check
     from emsworker.admin.dead import DeadFilter as DeadFilter
@@ -54,7 +55,7 @@ __getattr__ = lazy_names(
         "emsworker.admin": "Admin Selection SkipPolicy StoredMessage parse_place",
         "emsworker.admin.alarms": "Watched",
         "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
-        "emsworker.admin.check": "Severity check",
+        "emsworker.admin.check": "Finding Severity check",
         "emsworker.admin.dead": "DeadFilter",
         "emsworker.admin.group_states": "GroupState GroupStatus",
         "emsworker.admin.lists": "MessageOutline",

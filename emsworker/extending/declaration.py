@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from emsworker.core.extension import Command as Command
     from emsworker.core.extension import DefaultStream as DefaultStream
     from emsworker.core.extension import Extension as Extension
+    from emsworker.core.extension import Gauge as Gauge
     from emsworker.core.extension import extensions as extensions
     from emsworker.core.extension import load as load
     from emsworker.core.extras import hint_if_missing as hint_if_missing
@@ -23,7 +24,7 @@ __getattr__ = lazy_names(
     {
         "emsworker.beat.expiry": "pause_s",
         "emsworker.beat.services": "Service",
-        "emsworker.core.extension": "Command DefaultStream Extension extensions load",
+        "emsworker.core.extension": "Command DefaultStream Extension Gauge extensions load",
         "emsworker.core.extras": "hint_if_missing require",
         "emsworker.store.engine.rights": "read_grid",
     },

@@ -11,6 +11,8 @@ EXTENSION = Extension(
     },
     services="emsworker.flows.services:services",
     pages="emsworker.flows.pages:pages",
+    checks="emsworker.flows.counts:checks",
+    metrics="emsworker.flows.counts:metrics",
     follow="emsworker.flows.store:follow",
     follow_in_memory="emsworker.flows.memory:follow",
 )

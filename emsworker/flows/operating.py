@@ -277,26 +277,7 @@ class Flows:
 
     def counts(self, only: FlowFilter, most: int = MOST_LOOKED) -> list[FlowCount]:
         """Count flows by state, function, reason and error, up to a number in each state; attributes are not asked."""
-        since, until = _span(only)
-
-        def read(session: Session) -> list[FlowCount]:
-            packet, states = session.packet(), only.states or STATES
-            for state in states:
-                given = {"since": since, "until": until, "state": state, "limit": most}
-                packet.add(_SQL.count_in_state, given)
-            found: list[FlowCount] = []
-            for state, result in zip(states, packet.send(), strict=True):
-                capped = sum(row[3] for row in result.rows) >= most
-                found += [
-                    FlowCount(state, name, waits, error, count, capped, utc(oldest), utc(latest))
-                    for name, waits, error, count, oldest, latest in result.rows
-                    if only.name in (None, name)
-                    and only.error in (None, error)
-                    and (only.waits is None or (waits or "").startswith(only.waits))
-                ]
-            return found
-
-        return self._database.call(read)
+        return self._database.call(lambda session: count_flows(session, only, most))
 
     def find(self, key: str) -> FlowEntry:
         """Return a flow by its id.
@@ -400,6 +381,25 @@ class Flows:
         if row is None:
             raise UnknownFlow(f"there is no flow {key!r}")
         return row
+
+
+def count_flows(session: Session, only: FlowFilter, most: int) -> list[FlowCount]:
+    """Count flows by state, function, reason and error; see :meth:`Flows.counts`."""
+    since, until = _span(only)
+    packet, states = session.packet(), only.states or STATES
+    for state in states:
+        packet.add(_SQL.count_in_state, {"since": since, "until": until, "state": state, "limit": most})
+    found: list[FlowCount] = []
+    for state, result in zip(states, packet.send(), strict=True):
+        capped = sum(row[3] for row in result.rows) >= most
+        found += [
+            FlowCount(state, name, waits, error, count, capped, utc(oldest), utc(latest))
+            for name, waits, error, count, oldest, latest in result.rows
+            if only.name in (None, name)
+            and only.error in (None, error)
+            and (only.waits is None or (waits or "").startswith(only.waits))
+        ]
+    return found
 
 
 def change_all(

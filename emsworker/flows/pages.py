@@ -10,8 +10,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, Problem, WrongArguments
 from emsworker.extending.values import counted, in_utc, parse_time
+from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.graph import draw, seconds_of
 from emsworker.flows.operating import STATES, FlowFilter, Flows, change_all, count_given, read_states
 from emsworker.web.actions import Change
@@ -131,6 +132,20 @@ def _selected(what: str, given: dict[str, str]) -> FlowFilter:
     return only if only.states else replace(only, states=_WORDS[what])
 
 
+def _told(show: Callable[[Visit], Response]) -> Callable[[Visit], Response]:
+    """Tell of what cannot be done as an answer of its own kind."""
+
+    def answer(visit: Visit) -> Response:
+        try:
+            return show(visit)
+        except UnknownFlow as error:
+            return visit.error(404, "Not found", str(error))
+        except (FlowEnded, WrongArguments) as error:
+            return visit.error(409, "That cannot be done", str(error))
+
+    return answer
+
+
 def _action(change: Callable[[Change, Flows], None]) -> Callable[[Visit], Response]:
     def show(visit: Visit) -> Response:
         assert visit.shared.operator is not None, "checked with the level of the page"
@@ -138,7 +153,7 @@ def _action(change: Callable[[Change, Flows], None]) -> Callable[[Visit], Respon
         change(one, Flows(visit.shared.operator))
         return visit.back(one.action)
 
-    return show
+    return _told(show)
 
 
 def _needed(visit: Visit, name: str) -> str:
@@ -196,7 +211,7 @@ def pages() -> Sequence[View]:
     return (
         View("/flows", _list, title="Flows"),
         View("/flows/all/{what}", _ask_all, "operator", changes=True),
-        View("/flows/one/{id:path}", _show, decodes=True),
+        View("/flows/one/{id:path}", _told(_show), decodes=True),
         *(
             View(path, _action(change), "operator", "POST", changes=True)
             for path, change in (

@@ -1,4 +1,7 @@
-"""Prometheus metrics of the stream itself: the lag of each group and reader, and refused rows, read at every scrape."""
+"""Prometheus metrics of the stream itself, read at every scrape.
+
+They are the lag of each group and reader, refused rows, and those of extensions.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from emsworker.admin.monitoring import GroupLag, Monitoring
 from emsworker.admin.readers import HoldView
 from emsworker.admin.standing import Standings
 from emsworker.app import Ems
+from emsworker.core.extension import Gauge, extensions, load
 from emsworker.core.extras import require
 from emsworker.core.model import Group, Topic
 from emsworker.core.scaling import Demand
-from emsworker.store import Database, ReplicaDatabase, replica_lag
+from emsworker.store import Database, ReplicaDatabase, Session, extension_versions, replica_lag
 
 _MOST_COUNTED = 100_000  # retries and dead letters of a partition
 _LABELS = ("topic", "group")
@@ -51,6 +55,7 @@ class StreamMetrics:
         yield from _demand_families(self._demands.list())
         yield _refused_family([self._monitoring.refused(_MOST_COUNTED)])
         yield from _reader_families(self._readers.holds())
+        yield from map(_family_of, self._database.call(_gauges_of_extensions))
         if isinstance(self._database, ReplicaDatabase):
             yield from self._lag_families(self._database)
 
@@ -86,6 +91,22 @@ class StreamMetrics:
         yield skipped
         text = "Age of the numbers of groups: 0 if they were read now, else that of the beat's samples"
         yield GaugeMetricFamily("ems_groups_age_seconds", text, value=age_s)
+
+
+def _gauges_of_extensions(session: Session) -> list[Gauge]:
+    """Read the metrics of the extensions whose tables the stream has."""
+    present = extension_versions(session)
+    wanted = [one.metrics for one in extensions().values() if one.metrics is not None and one.name in present]
+    return [gauge for metrics in wanted for gauge in load(metrics)(session)]
+
+
+def _family_of(gauge: Gauge) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+    for labels, value in gauge.values:
+        family.add_metric(labels, value)
+    return family
 
 
 def _refused_family(counts: list[int]) -> Any:

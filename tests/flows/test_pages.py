@@ -30,7 +30,10 @@ def _step(number: int, began: float, ended: float | None, name: str = "") -> Ste
 
 
 def test_the_graph_joins_what_ran_side_by_side() -> None:
-    graph = draw([_step(1, 0, 1), _step(2, 1, 9), _step(3, 1, 2), _step(4, 2, 4), _step(5, 9, None)], _NOW)
+    graph = draw(
+        [_step(1, 0, 1), _step(2, 1, 9), _step(3, 1, 2), _step(4, 2, 4), _step(5, 9, None)],
+        _NOW + timedelta(seconds=20),
+    )
     assert graph is not None
     assert [node.step.number for node in graph.nodes if node.is_critical] == [1, 2, 5]
     assert [step.number for step in graph.critical] == [1, 2, 5]
@@ -118,7 +121,11 @@ def test_all_of_a_filter_are_changed_after_a_confirmation(client: Any, stream: S
     for n in range(3):
         depot.ship.start(n, id=f"ship-{n}")
         depot.shelf.start(n, id=f"shelf-{n}")
-    until(lambda: stream.rows("SELECT COUNT(*) FROM ems_flow WHERE state IN ('failed', 'waiting')") == [(6,)], 60)
+    until(
+        lambda: stream.rows("SELECT COUNT(*) FROM ems_flow WHERE state IN ('failed', 'waiting')") == [(6,)],
+        60,
+        stream.logs(),
+    )
     for n in range(3):
         _state(stream, f"ship-{n}", "failed")
     operator = client()
