@@ -61,5 +61,5 @@ WHERE f.parent LIKE %(prefix)s AND f.state <> 'deleted' ORDER BY f.id LIMIT %(li
 
 -- name: mark_deleted
 -- The id is free at once; the beat deletes the rows, a bounded number at a time, and nothing can run the flow meanwhile.
-UPDATE ems_flow SET state = 'deleted', `key` = CONCAT('deleted ', id), parent = NULL, changed_at = NOW(6)
+UPDATE ems_flow SET state = 'deleted', `key` = NULL, parent = NULL, changed_at = NOW(6)
 WHERE id = %(flow_id)s AND state IN ('done', 'failed', 'cancelled')

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from emsworker.extending.errors import ConfigError, Problem, WrongArguments
+from emsworker.extending.errors import ConfigError, Problem, SchemaMissing, WrongArguments
 from emsworker.extending.values import counted, in_utc, parse_time
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.graph import draw, seconds_of
@@ -138,6 +138,8 @@ def _told(show: Callable[[Visit], Response]) -> Callable[[Visit], Response]:
     def answer(visit: Visit) -> Response:
         try:
             return show(visit)
+        except SchemaMissing as error:  # not every stream has flows
+            return visit.error(404, "There are no flows", str(error))
         except UnknownFlow as error:
             return visit.error(404, "Not found", str(error))
         except (FlowEnded, WrongArguments) as error:
@@ -209,8 +211,8 @@ def _change_all(change: Change, flows: Flows) -> None:
 def pages() -> Sequence[View]:
     """Return them."""
     return (
-        View("/flows", _list, title="Flows"),
-        View("/flows/all/{what}", _ask_all, "operator", changes=True),
+        View("/flows", _told(_list), title="Flows"),
+        View("/flows/all/{what}", _told(_ask_all), "operator", changes=True),
         View("/flows/one/{id:path}", _told(_show), decodes=True),
         *(
             View(path, _action(change), "operator", "POST", changes=True)

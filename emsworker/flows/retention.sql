@@ -1,6 +1,6 @@
 -- name: mark_expired
 -- The first of two steps: nobody can find or retry a flow of which some rows are gone.
-UPDATE ems_flow SET state = 'deleted', `key` = CONCAT('deleted ', id), parent = NULL, changed_at = NOW(6)
+UPDATE ems_flow SET state = 'deleted', `key` = NULL, parent = NULL, changed_at = NOW(6)
 WHERE ended_at < NOW(6) - INTERVAL %(keep_s)s SECOND AND state IN ('done', 'failed', 'cancelled') ORDER BY ended_at LIMIT %(limit)s
 
 -- name: list_deleted
