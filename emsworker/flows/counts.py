@@ -37,7 +37,7 @@ def checks(session: Session) -> Iterator[Finding]:
         late_s = (now - min(one.oldest for one in counts if one.state == READY and one.name == name)).total_seconds()
         if late_s > _LATE_S:
             fix = "a worker of its group must run that has this function: `ems groups list`, `ems clients`"
-            value = f"{name} is ready to run since {format_duration(round(late_s))}"
+            value = f"{name} is ready to run since {format_duration(late_s // 60 * 60)}"
             yield Finding(Severity.WARNING, "flows", value, fix)
 
 

@@ -136,7 +136,8 @@ def test_all_of_a_filter_are_changed_after_a_confirmation(client: Any, stream: S
     assert "3 changed" in _post(operator, "/do/flows/all", what="retry", confirm="retry all")
     for n in range(3):
         _state(stream, f"ship-{n}", "done")
-    assert "3 changed" in _post(operator, "/do/flows/all", what="cancel", confirm="cancel all", waits="signal picked")
+    page = _post(operator, "/do/flows/all", what="cancel", confirm="cancel all", waits="signal picked")
+    assert "3 changed" in page, re.findall(r"class=.(?:did|notice).*", page)
     assert stream.rows("SELECT COUNT(*) FROM ems_flow WHERE state = 'cancelled'") == [(3,)]
 
 
