@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
+from emsworker.core.counted import counted
 from emsworker.core.errors import ConfigError, Problem, repr_of
 from emsworker.core.flush import ResultRow
 
@@ -159,20 +160,25 @@ def extension(name: str) -> Extension:
         raise ConfigError([Problem("extension", repr(name), fix)]) from None
 
 
-def followed(results: Iterable[ResultRow]) -> Iterator[tuple[Extension, list[ResultRow]]]:
-    """Yield each extension that is told of results, with those of them that it is told.
+def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> None:
+    """Tell the extensions that follow calls of their ends.
 
-    What names no extension that is installed here is passed over with a warning: its message has ended all the same.
+    A header that names none is passed over with a warning: whoever may send can write it, and its message has ended.
+
+    Args:
+        to: the packet of the acks, or the broker in memory.
     """
     told: dict[str, list[ResultRow]] = {}
     for row in results:
         if row.follow is not None:
             told.setdefault(row.follow.partition(":")[0], []).append(row)
     for name, rows in told.items():
-        if name in extensions():
-            yield extensions()[name], rows
+        one = extensions().get(name)
+        target = None if one is None else one.follow_in_memory if in_memory else one.follow
+        if target is None:
+            log.warning("%s ended that extension %r follows, which is not here", counted(len(rows), "call"), name)
         else:
-            log.warning("%s ended with a header for extension %r, which is not installed here", len(rows), name)
+            load(target)(to, rows)
 
 
 def default_stream() -> DefaultStream | None:

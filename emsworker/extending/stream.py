@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from emsworker.store.groups import backlog as backlog
     from emsworker.store.groups import putback as putback
     from emsworker.store.groups import skipping as skipping
+    from emsworker.store.groups.cancel import cancel as cancel
     from emsworker.store.groups.claims import find_new as find_new
     from emsworker.store.groups.putback import PutBack as PutBack
     from emsworker.store.groups.putback import Row as Row
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from emsworker.store.stream import staging as staging
     from emsworker.store.stream.archive import Sum as Sum
     from emsworker.store.stream.broadcast import ReaderRow as ReaderRow
+    from emsworker.store.stream.dedup import is_unfinished as is_unfinished
     from emsworker.store.stream.holds import HOLD_FOR_S as HOLD_FOR_S
     from emsworker.store.stream.holds import Hold as Hold
     from emsworker.store.stream.messages import close_hole_at as close_hole_at
@@ -58,6 +60,7 @@ __getattr__ = lazy_names(
         "emsworker.store.cluster.clients": "LeaderRow",
         "emsworker.store.cluster.schedules": "ScheduleRow",
         "emsworker.store.groups": "backlog putback skipping",
+        "emsworker.store.groups.cancel": "cancel",
         "emsworker.store.groups.claims": "find_new",
         "emsworker.store.groups.putback": "PutBack Row",
         "emsworker.store.groups.replay": "Replayed",
@@ -70,6 +73,7 @@ __getattr__ = lazy_names(
         "emsworker.store.stream": "archive broadcast holds retention scan staging",
         "emsworker.store.stream.archive": "Sum",
         "emsworker.store.stream.broadcast": "ReaderRow",
+        "emsworker.store.stream.dedup": "is_unfinished",
         "emsworker.store.stream.holds": "HOLD_FOR_S Hold",
         "emsworker.store.stream.messages": "close_hole_at fitting_body",
         "emsworker.store.stream.retention": "Kept",

@@ -319,7 +319,7 @@ def retry(
     """Run flows again that have failed, or were cancelled, from where they ended; finished steps keep their values.
 
     With --all, those that have failed, unless --state says otherwise; a flow that another one has called runs again
-    when that one is retried. A flow whose steps were undone needs --from. IDs are ids of flows; - reads them from
+    when that one is retried. A flow whose steps were undone cannot run again. IDs are ids of flows; - reads them from
     standard input, one on each line.
     """
     given["states"] = given["states"] or ("failed",)
@@ -354,7 +354,7 @@ def _change(
     **more: Any,
 ) -> None:
     """Change the flows that are named, or all that are selected, and report it."""
-    from emsworker.flows.operating import Flows, change_all
+    from emsworker.flows.operating import Flows, change_all, count_flow
 
     if everything == bool(ids):
         raise click.UsageError("Name flows or --all, not both." if ids else "Name flows, or --all.")
@@ -379,7 +379,9 @@ def _change(
     if count and (everything or ask == "Delete"):
         confirm(f"{ask} {told}?", yes)
     target = ", ".join(ids) if ids else _text_of(only)
-    with stream.recording(f"{ask.lower()} flows" if len(ids) != 1 else f"{ask.lower()} flow", target) as database:
+    with stream.recording(
+        f"{ask.lower()} flows" if len(ids) != 1 else f"{ask.lower()} flow", target, count_flow
+    ) as database:
         work = work_of(Flows(database))
         if ids:
             changed, refused = sum(work(key) for key in ids), dict[str, str]()

@@ -90,10 +90,10 @@ class FlowHandle(Generic[R]):
             from_step: number or name of the first step that runs again; see :func:`first_step`.
 
         Returns:
-            false if it is no such flow.
+            false if it is no such flow, or its steps were undone.
 
         Raises:
-            WrongArguments: it has no such step, or its steps were undone and no step is given.
+            WrongArguments: it has no such step, or is to run from one although its steps were undone.
         """
         row = self._row()
         return self._store.retry(row, first_step(row.key, self._store.steps_of(row), from_step))

@@ -11,12 +11,14 @@ from typing import Any
 from emsworker.extending.apps import MemoryBroker
 from emsworker.extending.values import NewMessage, ResultRow, new_uid
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.places import end_of, read_place
 from emsworker.flows.rows import (
     CANCELLED,
     ENDED,
     FAILED,
     READY,
     RUNNING,
+    UNDONE,
     WAITING,
     CallEnd,
     Change,
@@ -26,6 +28,8 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
+    first_forgotten,
+    next_number,
 )
 
 
@@ -96,13 +100,13 @@ class MemoryFlowStore:
         row = kept.row
         if row.state not in (READY, WAITING) and not (row.state == RUNNING and row.owner == owner):
             if row.state == FAILED and row.owner == owner:
-                self.retry(row)
+                raise row.rejection()
             return None
         row.state, row.owner, row.waits, row.run = RUNNING, owner, None, row.run + 1
         steps = [replace(one) for _, one in sorted(kept.steps.items())]
         return Loaded(replace(row), steps, list(kept.signals), self._broker.now())
 
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         self.write(flow, Change(added=[step]))
 
@@ -186,20 +190,23 @@ class MemoryFlowStore:
         kept = self._flows[flow.id]
         if kept.row.state not in (FAILED, CANCELLED):
             return False
-        last = max(kept.steps, default=0)
-        failed = [number for (number, _), end in kept.ends.items() if end.failure is not None]
-        first = step if step is not None else last if failed and max(failed) == last else last + 1
+        steps = list(kept.steps.values())
+        failed = max((number for (number, _), end in kept.ends.items() if end.failure is not None), default=None)
+        first = first_forgotten(steps, kept.row.state, failed, step)
+        if first is None:
+            return False
+        still_fails = any(one.kind == UNDONE for one in steps)
         kept.steps = {number: one for number, one in kept.steps.items() if number < first}
         kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}
         kept.row = replace(
             kept.row,
             state=READY,
             owner=new_uid(),
-            failure=None,
+            failure=kept.row.failure if still_fails else None,
             ended_at=None,
             deadline_at=None,
             run=kept.row.run + 1,
-            next_step=last + 1,
+            next_step=next_number(steps),
         )
         self._send_wake(kept)
         return True
@@ -209,10 +216,8 @@ def follow(broker: MemoryBroker, results: Sequence[ResultRow]) -> None:
     """Record the ends of calls, and wake the flows that have waited for the last one of a step."""
     store = store_of(broker)
     for row in results:
-        assert row.follow is not None
-        number, step, place = map(int, row.follow.partition(":")[2].split("."))
-        failure = None if row.error_type is None else Failure(row.error_type, row.error or "")
-        store.end(number, step, CallEnd(place, row.body, failure))
+        if (place := read_place(row)) is not None:
+            store.end(place[0], place[1], end_of(row, place[2]))
 
 
 def store_of(broker: MemoryBroker) -> MemoryFlowStore:

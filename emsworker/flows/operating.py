@@ -17,9 +17,9 @@ from emsworker.extending.errors import ConfigError, Problem, WrongArguments
 from emsworker.extending.values import in_utc, new_uid, uid_text, utc
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.extension import EXTENSION
-from emsworker.flows.retrying import first_step
-from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, WAITING, encode_value
-from emsworker.flows.starting import child_uid
+from emsworker.flows.places import call_uid
+from emsworker.flows.retrying import first_step, refusal, was_undone
+from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, UNDONE, WAITING, encode_value
 from emsworker.flows.store import FlowStore
 
 STATES = (READY, RUNNING, WAITING, DONE, FAILED, CANCELLED)
@@ -321,12 +321,16 @@ class Flows:
             step: number or name of the first step that runs again; by default what failed last.
 
         Raises:
-            WrongArguments: it has no such step, or its steps were undone and none is named.
+            WrongArguments: it has no such step, or its steps were undone.
         """
         row = self._row(key)
         if row.state not in (FAILED, CANCELLED):
             return False
-        return self._store.retry(row, first_step(key, self._store.steps_of(row), step))
+        steps = self._store.steps_of(row)
+        done = self._store.retry(row, first_step(key, steps, step))
+        if not done and was_undone(steps):
+            raise refusal(key)
+        return done
 
     def delete(self, key: str) -> bool:
         """Delete a flow that has ended, and those that it has called and that have ended; false if it has not."""
@@ -424,6 +428,11 @@ def change_all(
     return changed, refused
 
 
+def count_flow(result: object) -> int:
+    """Return 1 if a flow was changed, of the results of all transactions of the change; for the audit."""
+    return int(result is True or (isinstance(result, list) and bool(result)))
+
+
 def count_given(result: object) -> int:
     """Return 1 if a signal was given; for the audit."""
     return int(result == _GIVEN)
@@ -461,7 +470,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         contents = {step: (value, error) for step, value, error in found}
         (own,) = session.rows(_SQL.get_contents, args) or [own]
         failed = [
-            FailedCall(step, number, uid_text(child_uid(flow.number, step, number)), kind, error, utc(at))
+            FailedCall(step, number, uid_text(call_uid(flow.number, step, number)), kind, error, utc(at))
             for step, number, kind, error, at in session.rows(_SQL.list_failed_calls, {**args, "limit": _FEW})
         ]
     signals = session.rows(_SQL.list_given_signals, {**args, "limit": _FEW})
@@ -497,7 +506,7 @@ def _step(
     number, kind, name, total, pending, error_type, *times = row
     due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
     state = WAITING if ended_at is None else FAILED if error_type or failed[0] else DONE
-    message = uid_text(child_uid(flow.number, number, 0)) if kind == CALL and not calls_flow else None
+    message = uid_text(call_uid(flow.number, number, 0)) if kind in (CALL, UNDONE) and not calls_flow else None
     assert began_at is not None
     return StepEntry(
         *(number, kind, name, state, total, pending, failed[0], error_type or failed[1]),

@@ -14,7 +14,7 @@ from emsworker.extending.errors import ConfigError, Problem, SchemaMissing, Wron
 from emsworker.extending.values import counted, in_utc, parse_time
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.graph import draw, seconds_of
-from emsworker.flows.operating import STATES, FlowFilter, Flows, change_all, count_given, read_states
+from emsworker.flows.operating import STATES, FlowFilter, Flows, change_all, count_flow, count_given, read_states
 from emsworker.web.actions import Change
 from emsworker.web.page import MOST_COUNTED, View, Visit
 
@@ -168,14 +168,14 @@ def _needed(visit: Visit, name: str) -> str:
 def _cancel(change: Change, flows: Flows) -> None:
     """Cancel a flow, and those that it has called."""
     key = _needed(change.visit, "id")
-    with change.recorded("cancel flow", key):
+    with change.recorded("cancel flow", key, count=count_flow):
         flows.cancel(key)
 
 
 def _retry(change: Change, flows: Flows) -> None:
     """Run a flow again."""
     key, step = _needed(change.visit, "id"), change.visit.field("from")
-    with change.recorded("retry flow", key, {"from": step} if step else None):
+    with change.recorded("retry flow", key, {"from": step} if step else None, count_flow):
         flows.retry(key, step)
 
 
@@ -201,7 +201,7 @@ def _change_all(change: Change, flows: Flows) -> None:
     given = {name: text for name in _FILTER if (text := visit.field(name)) is not None}
     only = _selected(what, given)
     target = ", ".join(f"{name} {value}" for name, value in given.items()) or "*"
-    with change.recorded(f"{what} flows", target, given):
+    with change.recorded(f"{what} flows", target, given, count_flow):
         _, refused = change_all(flows, only, flows.cancel if what == "cancel" else flows.retry, change.stop_when_late())
     if refused:
         key, why = next(iter(refused.items()))

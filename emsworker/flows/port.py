@@ -24,7 +24,7 @@ class FlowStore(Protocol):
         """Begin a run of a flow."""
         ...
 
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         ...
 

@@ -1,11 +1,11 @@
-"""Decides from which step a flow is run again."""
+"""Finds the step from which a flow is to be run again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from emsworker.extending.errors import WrongArguments
-from emsworker.flows.rows import CALL, UNDO, StepRow, name_of_undo
+from emsworker.flows.rows import UNDONE, StepRow
 
 
 def first_step(flow: str, steps: Sequence[StepRow], wanted: int | str | None) -> int | None:
@@ -17,15 +17,12 @@ def first_step(flow: str, steps: Sequence[StepRow], wanted: int | str | None) ->
         wanted: a number, or the name of a step; of several with this name the first is meant.
 
     Raises:
-        WrongArguments: there is no such step; or steps were undone, and nobody says which of them are to run again.
+        WrongArguments: there is no such step, or steps were undone.
     """
     if wanted is None:
-        if _was_undone(steps):
-            raise WrongArguments(
-                f"steps of flow {flow!r} were undone, so it cannot go on where it ended; name the first step that is "
-                "to run again (--from STEP; --from 1 is the whole flow)"
-            )
         return None
+    if was_undone(steps):
+        raise refusal(flow)
     for row in steps:
         if wanted in (row.number, str(row.number), row.name):
             return row.number
@@ -33,6 +30,11 @@ def first_step(flow: str, steps: Sequence[StepRow], wanted: int | str | None) ->
     raise WrongArguments(f"flow {flow!r} has no step {wanted!r}; it has recorded {names}")
 
 
-def _was_undone(steps: Sequence[StepRow]) -> bool:
-    undos = {name_of_undo(row) for row in steps if row.kind == UNDO}
-    return any(row.kind == CALL and row.name in undos for row in steps)
+def was_undone(steps: Sequence[StepRow]) -> bool:
+    """Return whether the flow has begun to undo its steps."""
+    return any(row.kind == UNDONE for row in steps)
+
+
+def refusal(flow: str) -> WrongArguments:
+    """Return the error of running a flow again whose steps were undone."""
+    return WrongArguments(f"steps of flow {flow!r} were undone, so it cannot go on; start it anew with another id")

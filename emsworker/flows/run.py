@@ -21,10 +21,12 @@ from emsworker.extending.errors import (
     WrongArguments,
     text_of,
 )
+from emsworker.extending.processes import ticks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.errors import CallFailed, FlowChanged, SignalTimeout, StepFailed
 from emsworker.flows.history import History
+from emsworker.flows.places import call_uid, place_word
 from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import (
     CALL,
@@ -45,7 +47,7 @@ from emsworker.flows.rows import (
     decode_value,
     encode_value,
 )
-from emsworker.flows.starting import check_near, child_uid, send_wake, start_child
+from emsworker.flows.starting import check_near, send_wake, start_child
 
 if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
@@ -83,6 +85,7 @@ class Run:
         self._signals = loaded.signals
         self._unwritten = Change()
         self.closed = False
+        self._changed: FlowChanged | None = None
 
     # -- steps that run here -------------------------------------------------------------------------------------------
 
@@ -101,7 +104,7 @@ class Run:
         row.value = encode_value(value, f"what step {row.name!r} returns")
         change = self._take(added=[row])
         if len(change.added) == 1 and not (change.ended or change.taken):
-            self.store.checkpoint(self.flow, row, 0.0)
+            self.store.checkpoint(self.flow, row)
         else:
             self.store.write(self.flow, change)
         return decode_value(row.value)
@@ -112,9 +115,11 @@ class Run:
 
     @contextmanager
     def noting(self, row: StepRow) -> Iterator[None]:
-        """Note the failure of a step: it is kept if the flow goes on after it, with the next thing that it does."""
+        """Note how long a step takes, and its failure: that is kept if the flow goes on, with what it does next."""
+        began = ticks()
         try:
             yield
+            row.took_s = ticks() - began
         except Exception as error:
             row.failure = Failure(_class_path(error), text_of(error))
             self._unwritten.added.append(row)
@@ -188,16 +193,17 @@ class Run:
         """Send the calls of a step in a transaction, each with a word about the place to which its end belongs."""
         by_topic: dict[str, list[Any]] = {}
         for number, signature in enumerate(signatures):
-            place = f"{self.flow.id}.{row.number}.{number}"
+            place = self.flow.id, row.number, number
             if start_child(self.app, self.store, transaction, signature, self.flow, place):
                 continue
             call = signature.prepare()
             check_near(self.app, self.flow.topic, call.topic, signature.task.name)
-            call.headers[FOLLOW_HEADER] = f"flows:{place}"
-            call.uid = uid_text(child_uid(self.flow.id, row.number, number))
+            call.headers[FOLLOW_HEADER] = place_word(*place)
+            call.uid = uid_text(call_uid(*place))
             by_topic.setdefault(call.topic, []).append(call)
         for topic, calls in by_topic.items():
             self.app.send_calls(topic, calls, transaction=transaction)
+        row.topics = ",".join(str(self.app.broker.topic(topic).id) for topic in by_topic) or None
 
     def value_of(self, row: StepRow) -> Any:
         """Return what a call has returned.
@@ -345,7 +351,21 @@ class Run:
             raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
         if len(name) > 190:
             raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most 190 characters")
-        return self.history.find(kind, name)
+        self.check_unchanged()
+        try:
+            return self.history.find(kind, name)
+        except FlowChanged as error:
+            self._changed = error  # a handler's `except Exception` must not let it go on
+            raise
+
+    def check_unchanged(self) -> None:
+        """Raise if the flow has asked for something else than what was recorded, whatever became of that error.
+
+        Raises:
+            FlowChanged: it has.
+        """
+        if self._changed is not None:
+            raise self._changed
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:

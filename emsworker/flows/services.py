@@ -1,4 +1,4 @@
-"""The services of flows in the beat."""
+"""The services of the leading beat."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from emsworker.extending.declaration import Service
 from emsworker.flows.retention import sweep_flows
+from emsworker.flows.watching import WatchFlows
 
 
 def services() -> Sequence[Service]:
-    """Return them."""
-    return (sweep_flows,)
+    """Return the services of the leading beat."""
+    return [WatchFlows(), sweep_flows]

@@ -72,16 +72,23 @@ def start(app: Ems, store: FlowStore, task: FlowTask[Any, Any], new: NewFlow, tr
     number, is_new = store.start(transaction, new, task.topic_id, owner)
     if is_new:
         _send(app, transaction, task, number, owner)
+        if new.timeout_s is not None:
+            send_wake(app, transaction, task, number, app.server_time(new.timeout_s))
     return is_new
 
 
 def start_child(
-    app: Ems, store: FlowStore, transaction: Any, signature: Signature[Any], parent: FlowRow, place: str
+    app: Ems,
+    store: FlowStore,
+    transaction: Any,
+    signature: Signature[Any],
+    parent: FlowRow,
+    place: tuple[int, int, int],
 ) -> bool:
     """Start the flow that another one calls; false if it calls a task.
 
     Args:
-        place: of the call: ``FLOW.STEP.NUMBER``.
+        place: of the call: flow, step, and number.
     """
     from emsworker.flows.task import FlowTask  # which runs flows, and so calls this
 
@@ -89,11 +96,10 @@ def start_child(
     if not isinstance(task, FlowTask):
         return False
     check_near(app, parent.topic, task.topic, task.name)
-    _, _, step_and_number = place.partition(".")
-    key = f"{parent.key}/{step_and_number}"
+    key = f"{parent.key}/{place[1]}.{place[2]}"
     if len(key) > _LONGEST_KEY:
         key = hashlib.sha256(key.encode()).hexdigest()
-    new = new_flow(task, signature.args, signature.kwargs, key, parent=place)
+    new = new_flow(task, signature.args, signature.kwargs, key, parent=".".join(map(str, place)))
     start(app, store, task, new, transaction)
     return True
 
@@ -124,10 +130,3 @@ def _send(
     app.send_call(
         task.topic, [[number], {}], transaction=transaction, headers=wake_headers(task), uid=uid_text(uid), eta=due_at
     )
-
-
-def child_uid(flow: int, step: int, number: int) -> bytes:
-    """Return the uid of a call of a flow, always the same: a UUIDv8 that sorts by flow, step and number."""
-    rest = int.from_bytes(hashlib.blake2b(b"%d.%d.%d" % (flow, step, number), digest_size=4).digest(), "big")
-    value = flow << 80 | 8 << 76 | (step & 0xFFF) << 64 | 2 << 62 | (number & 0xFFFFFFFF) << 30 | rest >> 2
-    return value.to_bytes(16, "big")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from emsworker.extending.database import (
@@ -21,13 +22,17 @@ from emsworker.extending.database import (
     insertion,
     literals,
 )
-from emsworker.extending.errors import Duplicate
+from emsworker.extending.errors import AssertionBroken, Duplicate
 from emsworker.extending.publishing import Transaction
+from emsworker.extending.stream import cancel
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
+from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.places import call_uid, end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    UNDONE,
     WAITING,
     CallEnd,
     Change,
@@ -37,6 +42,8 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
+    first_forgotten,
+    next_number,
 )
 
 _SQL = Statements(__name__)
@@ -58,6 +65,7 @@ class FlowStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._name = identifier(database.name)
+        self._checkpoints = Checkpoints(self._record)
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
@@ -133,35 +141,47 @@ class FlowStore:
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
-                self._reopen(results[begun + 1].rows, owner)
+                _refuse_failed(results[begun + 1].rows, owner)
                 return None
             flow, steps, signals = (result.rows for result in results[begun + 1 :])
             return Loaded(_flow(flow[0]), [_step(row) for row in steps], [*map(_signal, signals)], utc(flow[0][-1]))
 
         return self._database.call(begin)
 
-    def _reopen(self, rows: Sequence[Sequence[Any]], owner: bytes) -> None:
-        """Run a flow that has failed again, because the dead letter of its message was requeued."""
-        if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
-            self.retry(flow)
-
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
 
         Raises:
             FlowLost: the run is not the present one.
         """
-        args = {"flow_id": flow.id, "run": flow.run, "took_s": took_s, **_values(step)}
+        checkpoint = Checkpoint(flow, step)
+        if not self._checkpoints.settle(checkpoint):
+            raise _lost(flow)
 
-        def checkpoint(session: Session) -> int:
-            return session.retry_on_conflict(lambda: session.change(_SQL.add_step, args))
+    def _record(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        """Record checkpoints of several flows in one commit."""
+        statements = [
+            fill(_SQL.add_step, literals({"flow_id": one.flow.id, "run": one.flow.run, **_values(one.step)}))
+            for one in checkpoints
+        ]
+
+        def record(session: Session) -> list[bool]:
+            packet = session.packet()
+            if len(statements) > 1:
+                packet.begin()
+            for statement in statements:
+                packet.add(statement)
+            if len(statements) > 1:
+                packet.commit()
+            results = packet.send()
+            return [bool(one.affected) for one in (results[1:-1] if len(statements) > 1 else results)]
 
         try:
-            added = self._database.call(checkpoint)
+            return self._database.call(lambda session: session.retry_on_conflict(lambda: record(session)))
         except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
-            return
-        if not added:
-            raise _lost(flow)
+            if len(checkpoints) > 1:
+                raise
+            return [True]
 
     def write(self, flow: FlowRow, change: Change) -> bool:
         """Write what a run has done, in a transaction of its own; false if it was to wait for what is there already.
@@ -169,20 +189,43 @@ class FlowStore:
         Raises:
             FlowLost: the run is not the present one.
         """
+        if change.state == WAITING and (change.unless[0] or change.unless[1]):
+            return self._wait(flow, change)
 
         def write(session: Session) -> None:
+            packet = session.packet()
+            packet.begin()
+            packet.add(_SQL.fence, {"flow_id": flow.id, "run": flow.run})
+            packet.assert_one_matched()
+            for statement in self._statements(flow, change):
+                packet.add(statement)
+            packet.commit()
+            packet.send()
+
+        try:
+            self._database.call(lambda session: session.retry_on_conflict(lambda: write(session)))
+        except AssertionBroken:
+            raise _lost(flow) from None
+        except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
+            return True
+        return True
+
+    def _wait(self, flow: FlowRow, change: Change) -> bool:
+        """Let a flow wait, unless what it is to wait for is there."""
+
+        def wait(session: Session) -> None:
             if not session.change(_SQL.fence, {"flow_id": flow.id, "run": flow.run}):
                 raise _lost(flow)
-            if change.state == WAITING and session.rows(*_count_ready(flow, change))[0][0]:
+            if session.rows(*_count_ready(flow, change))[0][0]:
                 raise _Ready
             for statement in self._statements(flow, change):
                 session.execute(statement)
 
         try:
-            self._database.call(lambda session: session.transaction(write))
+            self._database.call(lambda session: session.transaction(wait))
         except _Ready:
             return False
-        except Duplicate:  # as of a checkpoint
+        except Duplicate:
             return True
         return True
 
@@ -202,7 +245,7 @@ class FlowStore:
         """Yield the statements of a change, without its fence."""
         flow_id = literals({"flow_id": flow.id})
         if change.added:
-            rows = [fill(_SQL.step_row, {**flow_id, **literals({"took_s": 0, **_values(one)})}) for one in change.added]
+            rows = [fill(_SQL.step_row, {**flow_id, **literals({**_values(one)})}) for one in change.added]
             yield insertion(_SQL.insert_steps, rows)
         for step in change.ended:
             yield fill(_SQL.end_step, {**flow_id, **literals(_values(step))})
@@ -225,7 +268,7 @@ class FlowStore:
         """Yield what tells the flow that has called this one."""
         if flow.parent is not None:
             parent, step, number = map(int, flow.parent.split("."))
-            yield from _end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
+            yield from end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
         """Return the ends of the calls of a step."""
@@ -252,27 +295,30 @@ class FlowStore:
         return [(number, value, utc(at)) for number, value, at in rows]
 
     def cancel(self, flow: FlowRow) -> bool:
-        """Cancel a flow and those that it has called; false if it has ended.
+        """Cancel a flow, those that it has called, and calls that were not begun; false if it has ended.
 
-        A run that is under way ends at its next step.
+        A run that is under way ends at its next step; a call that a worker has read may still begin.
         """
+        numbers = self._database.call(lambda session: session.transaction(lambda session: self._cancel(session, flow)))
+        for number in numbers:
+            self._database.call(partial(_cancel_calls, number))
+        return bool(numbers)
 
-        def cancel(session: Session) -> bool:
-            if not session.change(_SQL.cancel, {"flow_id": flow.id}):
-                return False
-            end = CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled"))
-            for statement in self._end_of_flow(flow, end):
-                session.execute(statement)
-            todo = [flow.id]
-            while todo:
-                children = session.rows(_SQL.list_children, {"prefix": f"{todo.pop()}.%"})
-                todo += [number for (number,) in children if session.change(_SQL.cancel, {"flow_id": number})]
-            return True
-
-        return self._database.call(lambda session: session.transaction(cancel))
+    def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
+        """Cancel a flow and those below it; return their numbers."""
+        if not session.change(_SQL.cancel, {"flow_id": flow.id}):
+            return []
+        end = CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled"))
+        for statement in self._end_of_flow(flow, end):
+            session.execute(statement)
+        cancelled = [flow.id]
+        for number in cancelled:  # it grows meanwhile
+            children = session.rows(_SQL.list_children, {"prefix": f"{number}.%"})
+            cancelled += [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+        return cancelled
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; false if it is no such flow now.
+        """Run a flow again that has failed or was cancelled; false if it is no such flow now, or its steps were undone.
 
         Args:
             step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
@@ -280,18 +326,42 @@ class FlowStore:
         """
 
         def retry(session: Session) -> bool:
-            if not session.rows(_SQL.lock_ended, {"flow_id": flow.id}):
+            ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
+            if not ended:
                 return False
-            steps = session.rows(_SQL.list_steps, {"flow_id": flow.id})
-            last = steps[-1][0] if steps else 0
-            first = step if step is not None else _failed_call(session, flow, last)
-            args = {"flow_id": flow.id, "step": first, "owner": new_uid(), "next_step": last + 1}
+            steps = [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow.id})]
+            ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
+            first = first_forgotten(steps, ended[0][0], failed, step)
+            if first is None:
+                return False
+            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
+            args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
-            session.execute(fill(_SQL.send_wake, {**literals(args), "database": self._name}))
+            session.execute(send_wake(self._name, flow.id, args["owner"]))
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
+
+
+def _cancel_calls(flow_id: int, session: Session) -> None:
+    """Cancel the calls of a flow that have not ended."""
+    for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
+        ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
+        for number in range(total):
+            uid = call_uid(flow_id, step, number)
+            if number not in ended:
+                any(cancel(session, int(topic), uid) for topic in topics.split(","))
+
+
+def _refuse_failed(rows: Sequence[Sequence[Any]], owner: bytes) -> None:
+    """Raise if the message of a flow that has failed is run again.
+
+    Raises:
+        Reject: a crash came before it was a dead letter, or somebody has requeued that.
+    """
+    if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
+        raise flow.rejection()
 
 
 def _lost(flow: FlowRow) -> FlowLost:
@@ -302,16 +372,14 @@ def follow(packet: Packet, results: Sequence[ResultRow]) -> None:
     """Record the ends of calls with their acks, and wake the flows that have waited for the last one of a step."""
     ends: dict[tuple[int, int], list[CallEnd]] = {}
     for row in results:
-        assert row.follow is not None
-        *place, number = map(int, row.follow.partition(":")[2].split("."))
-        failure = None if row.error_type is None else Failure(row.error_type, storable(row.error or ""))
-        ends.setdefault((place[0], place[1]), []).append(CallEnd(number, row.body, failure))
+        if (place := read_place(row)) is not None:
+            ends.setdefault(place[:2], []).append(end_of(row, place[2]))
     for (flow_id, step), those in sorted(ends.items()):
-        for statement in _end_statements(identifier(packet.session.database), flow_id, step, those):
+        for statement in end_statements(identifier(packet.session.database), flow_id, step, those):
             packet.add(statement)
 
 
-def _end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
+def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
     """Yield the statements that record ends of the calls of a step."""
     place = literals({"flow_id": flow_id, "step": step})
     for part in _parts(ends):
@@ -328,9 +396,14 @@ def _end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallE
         ]
         yield insertion(_SQL.insert_ends, rows)
         yield fill(_SQL.count_ends, place)
-    args = literals({"flow_id": flow_id, "step": step, "owner": new_uid()})
-    yield fill(_SQL.wake_joined, args)
-    yield fill(_SQL.send_wake, {**args, "database": database})
+    owner = new_uid()
+    yield fill(_SQL.wake_joined, literals({"flow_id": flow_id, "step": step, "owner": owner}))
+    yield send_wake(database, flow_id, owner)
+
+
+def send_wake(database: Sql, flow_id: int, owner: bytes) -> Sql:
+    """Return the statement that sends the message of a flow that was woken just before."""
+    return fill(_SQL.send_wake, {**literals({"flow_id": flow_id, "owner": owner}), "database": database})
 
 
 def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
@@ -354,18 +427,14 @@ def _count_ready(flow: FlowRow, change: Change) -> tuple[Sql, dict[str, Any]]:
     return _SQL.count_ready, args
 
 
-def _failed_call(session: Session, flow: FlowRow, last: int) -> int:
-    """Return the number of the last step if one of its calls has failed, else the number after it."""
-    ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
-    return last if failed == last and last else last + 1
-
-
 def _values(step: StepRow) -> dict[str, Any]:
     return {
         "step": step.number,
         "kind": step.kind,
         "name": step.name,
         "total": step.total,
+        "topics": step.topics,
+        "took_s": step.took_s,
         "value": step.value,
         "due_at": None if step.due_at is None else step.due_at.replace(tzinfo=None),
         "is_ended": step.is_ended,

@@ -54,10 +54,10 @@ FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOC
 UPDATE ems_flow SET changed_at = NOW(6) WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'
 
 -- name: insert_steps
-INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at) VALUES
+INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, topics, value, error_type, error, due_at, began_at, ended_at) VALUES
 
 -- name: step_row
-(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
+(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(topics)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
 
 -- name: end_step
 UPDATE ems_flow_step SET value = %(value)s, error_type = %(error_type)s, error = %(error)s, ended_at = NOW(6)
@@ -121,11 +121,15 @@ WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
 -- name: list_children
 SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
 
+-- name: list_pending_calls
+SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0 AND topics IS NOT NULL
+
 -- name: lock_ended
-SELECT id FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
+SELECT state FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
 
 -- name: reopen
-UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = NULL, error = NULL, ended_at = NULL, deadline_at = NULL,
+UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = IF(%(still_fails)s, error_type, NULL),
+  error = IF(%(still_fails)s, error, NULL), ended_at = NULL, deadline_at = NULL,
   run = run + 1, changed_at = NOW(6), next_step = %(next_step)s WHERE id = %(flow_id)s
 
 -- name: delete_steps

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from emsworker.extending.apps import Ems, HandlerOptions, Task
-from emsworker.extending.errors import ConfigError, DecodeError, Problem, Reject, UnknownTask, text_of
+from emsworker.extending.errors import ConfigError, DecodeError, Problem, UnknownTask, text_of
 from emsworker.extending.values import DEFAULT_LADDER, Dead, Ladder, Message, new_uid, parse_duration, uid_text
-from emsworker.flows.errors import FlowLost, FlowTimeout
+from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
 from emsworker.flows.handle import FlowHandle
 from emsworker.flows.port import FlowStore
@@ -240,6 +240,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
             store.write_in(own, flow, Change(state=WAITING, waits=f"a worker with version {flow.version}"))
 
     def _finish(self, run: Run, value: Any) -> None:
+        run.check_unchanged()
         run.history.check_all_asked()
         run.finish(state=DONE, value=encode_value(value, "what the flow returns"))
 
@@ -250,14 +251,15 @@ class FlowTask(Task[P, R], Generic[P, R]):
             raise error
         run.forget_failure()
         failure = Failure(type(error).__name__, text_of(error))
-        if run.undoable():
+        if run.undoable() and not isinstance(error, FlowChanged):  # its code is to be repaired, not its deeds undone
             run.finish(state=WAITING, waits="undo", failure=failure)
             loaded = self.store.begin(run.flow.id, message.uid)
             if loaded is not None:
                 undo_next(self, self.store, loaded)
             return
         run.finish(state=FAILED, failure=failure)
-        raise Reject(f"flow {run.flow.key!r} has failed: {failure.kind}: {failure.text}") from error
+        run.flow.failure = failure
+        raise run.flow.rejection() from error
 
 
 def _check_deadline(run: Run) -> None:

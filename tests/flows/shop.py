@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from emsworker import Ems, Transaction
@@ -115,10 +116,9 @@ def dying(flow: Flow, n: int) -> int:
 
 def _die_once(n: int) -> None:
     note("dies", n=n)
-    path = os.environ["EMS_TEST_RECORD"] + f"-died-{n}"
-    if not os.path.exists(path):
-        with open(path, "w"):
-            pass
+    mark = Path(os.environ["EMS_TEST_RECORD"]) / f"died-{n}"
+    if not mark.exists():
+        mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -142,3 +142,18 @@ def fan(flow: Flow, count: int) -> int:
 def slow(flow: Flow, seconds: float) -> None:
     flow.step(time.sleep, seconds)
     flow.transaction(_effect, 77)
+
+
+@app.task(max_attempts=1)
+def crash(n: int) -> None:
+    note("crash", n=n)
+    os._exit(1)
+
+
+@app.flow
+def calls_a_crash(flow: Flow, n: int) -> str:
+    try:
+        flow.call(crash.s(n))
+    except CallFailed as error:
+        return error.error_type
+    return "nothing"

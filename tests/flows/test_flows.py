@@ -1,11 +1,9 @@
 """Flows on real servers, run by real workers."""
 
-import time
-
 import pytest
 
 from emsworker import Ems
-from emsworker.flows import CallFailed, FlowFailed
+from emsworker.flows import FlowFailed
 from tests.flows import shop as flows
 from tests.flows.conftest import SHOP
 from tests.process.stream import Stream
@@ -30,3 +28,56 @@ def test_an_order_comes_to_its_end(stream: Stream, shop: Ems) -> None:
 
 def _waits(stream: Stream, key: str) -> str | None:
     return stream.rows("SELECT waits FROM ems_flow WHERE `key` = %s", key)[0][0]
+
+
+def test_a_call_that_kills_its_worker_fails_in_its_flow(stream: Stream, shop: Ems) -> None:
+    stream.worker(SHOP)
+    assert flows.calls_a_crash.start(1).get(60) == "WorkerLost"
+
+
+def test_a_flow_whose_process_is_killed_goes_on_where_it_was(stream: Stream, shop: Ems) -> None:
+    stream.worker(SHOP)
+    assert flows.dying.start(5).get(60) == 5
+    assert stream.record.numbers("step") == [5], "the step before the crash is not run again"
+    assert sorted(row[0] for row in stream.rows("SELECT n FROM effect")) == [5, 6]
+
+
+def test_failures_undo_and_children(stream: Stream, shop: Ems) -> None:
+    stream.worker(SHOP)
+    with pytest.raises(FlowFailed, match=r"CallFailed: .*refuse failed: ValueError: no 3"):
+        flows.failing.start(3, "call").get(60)
+    assert [one["name"] for one in stream.record.events("undo")] == ["second", "first"]
+    assert flows.parent.start(10).get(60) == [[10, 11, 12], "ValueError", "L10"]
+
+
+def test_coroutines_side_by_side(stream: Stream, shop: Ems) -> None:
+    stream.worker(SHOP)
+    flow = flows.side_by_side.start(4, id="side")
+    shop.signal("side", "go", 1)
+    assert flow.get(60) == [[f"L{n}", 2 * n] for n in range(4)] + [1]
+
+
+def test_a_wake_that_is_lost_is_sent_again(stream: Stream, shop: Ems) -> None:
+    with shop.transaction():
+        pass
+    flow = flows.fan.start(3, id="fan")
+    stream.run("DELETE FROM ems_outbox")
+    stream.run("DELETE FROM ems_message")
+    stream.run("UPDATE ems_flow SET changed_at = NOW(6) - INTERVAL 1 HOUR")
+    stream.worker(SHOP)
+    assert flow.get(60) == 3
+
+
+def test_a_cancelled_flow_runs_nothing_more(stream: Stream, shop: Ems) -> None:
+    with shop.transaction():
+        pass
+    flow = flows.parent.start(1, id="p")
+    worker = stream.worker(SHOP, topics=["default"])
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_flow") == 4, 30, stream.logs())
+    worker.kill_all()
+    assert flow.cancel() and not flow.cancel()
+    assert set(stream.rows("SELECT state FROM ems_flow")) <= {("cancelled",), ("done",)}
+    stream.worker(SHOP)
+    stream.wait_settled(60)
+    assert set(stream.rows("SELECT state FROM ems_flow")) <= {("cancelled",), ("done",)}
+    assert flow.retry() and flow.get(60) == [[1, 2, 3], "ValueError", "L1"]

@@ -6,7 +6,7 @@ from emsworker import Ems
 from emsworker.core.errors import WrongArguments
 from emsworker.flows import FlowFailed
 from emsworker.flows.retrying import first_step
-from emsworker.flows.rows import CALL, STEP, UNDO, StepRow
+from emsworker.flows.rows import CALL, STEP, UNDO, UNDONE, StepRow
 
 _STEPS = [StepRow(1, STEP, "charge"), StepRow(2, UNDO, "refund"), StepRow(3, STEP, "charge"), StepRow(5, CALL, "pack")]
 
@@ -20,28 +20,23 @@ def test_a_step_is_named_by_its_number_or_its_name() -> None:
             first_step("f", _STEPS, wrong)
 
 
-def test_a_flow_whose_steps_were_undone_needs_a_step() -> None:
-    undone = [*_STEPS, StepRow(6, CALL, "undo 2: refund")]
+def test_a_flow_whose_steps_were_undone_does_not_run_from_one() -> None:
+    undone = [*_STEPS, StepRow(6, UNDONE, "undo 2: refund")]
     with pytest.raises(WrongArguments, match="were undone"):
-        first_step("f", undone, None)
-    assert first_step("f", undone, 1) == 1
-    called = [*_STEPS, StepRow(6, CALL, "undo 9: other")]  # a task of this name, and nothing undone
-    assert first_step("f", called, None) is None
+        first_step("f", undone, 1)
+    called = [*_STEPS, StepRow(6, CALL, "undo 2: refund")]  # a task of this name, and nothing undone
+    assert first_step("f", called, 1) == 1
 
 
-def test_a_handle_runs_a_flow_again_that_was_undone() -> None:
+def test_a_handle_runs_a_flow_again_from_a_step() -> None:
     app = Ems("again")
     done: list[str] = []
 
-    @app.task(name="take_back")
-    def take_back() -> None:
-        done.append("taken back")
-
     @app.flow(name="f", max_attempts=1)
     def f(flow):  # type: ignore[no-untyped-def]
-        flow.undo(take_back.s())
-        flow.step(done.append, "step")
-        if done.count("step") == 1:
+        flow.step(done.append, "first")
+        flow.step(done.append, "second")
+        if len(done) in (2, 3):
             raise ValueError("not yet")
 
     with app.test() as test:
@@ -49,8 +44,9 @@ def test_a_handle_runs_a_flow_again_that_was_undone() -> None:
         test.run()
         with pytest.raises(FlowFailed, match="not yet"):
             one.get()
-        with pytest.raises(WrongArguments, match="were undone"):
-            one.retry()
-        assert one.retry(from_step=1)
+        assert one.retry(from_step=2)
         test.run()
-        assert one.get() is None and done == ["step", "taken back", "step"]
+        assert done == ["first", "second", "second"] and one.state == "failed"
+        assert one.retry(from_step="append")
+        test.run()
+        assert one.get() is None and done == ["first", "second", "second", "first", "second"]

@@ -15,7 +15,7 @@ from emsworker.broker.memory.results import MemoryResults
 from emsworker.broker.memory.taking import Taking
 from emsworker.broker.memory.transactions import Transactions
 from emsworker.core.errors import EmsError, FenceLost
-from emsworker.core.extension import followed, load
+from emsworker.core.extension import tell
 from emsworker.core.flush import Flush
 from emsworker.core.model import Claim, Failure, Isolation, Notice
 from emsworker.core.servers import ServerRun
@@ -108,9 +108,7 @@ class MemoryChannel:
         for row in flush.results:
             if row.is_kept:
                 stream.kept_results.put(row)
-        for extension, results in followed(flush.results):
-            assert extension.follow_in_memory is not None, f"{extension.name} sends nothing that it does not follow"
-            load(extension.follow_in_memory)(stream, results)
+        tell(flush.results, stream, in_memory=True)
 
     def recall(self, claimant: Claimant) -> bool:
         """Return that there is none: no answer is lost here."""

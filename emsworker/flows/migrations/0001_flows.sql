@@ -32,10 +32,11 @@ CREATE TABLE IF NOT EXISTS ems_flow (
 CREATE TABLE IF NOT EXISTS ems_flow_step (
   flow_id BIGINT UNSIGNED NOT NULL,
   step INT UNSIGNED NOT NULL,
-  kind ENUM('step', 'transaction', 'call', 'gather', 'sleep', 'wait', 'undo', 'emit', 'patch') NOT NULL,
+  kind ENUM('step', 'transaction', 'call', 'gather', 'sleep', 'wait', 'undo', 'undone', 'emit', 'patch') NOT NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   total INT UNSIGNED NOT NULL DEFAULT 0,
   pending INT UNSIGNED NOT NULL DEFAULT 0,
+  topics VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin NULL,
   value MEDIUMBLOB NULL,
   error_type VARCHAR(190) CHARACTER SET utf8mb4 NULL,
   error TEXT CHARACTER SET utf8mb4 NULL,

@@ -5,14 +5,25 @@ Every packet begins with the fence: it commits only if the client still owns the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from emsworker.core.errors import AssertionBroken, FenceLost
-from emsworker.core.extension import followed, load
-from emsworker.core.flush import Flush, storable
+from emsworker.core.codec import decode_headers
+from emsworker.core.errors import AssertionBroken, DecodeError, FenceLost
+from emsworker.core.extension import tell
+from emsworker.core.flush import Flush, ResultRow, storable
 from emsworker.core.ids import new_claim_id
-from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, ClaimState, Failure, Isolation, Order
+from emsworker.core.model import (
+    FOLLOW_HEADER,
+    GROUP_HEADER,
+    TASK_HEADER,
+    Claim,
+    ClaimSource,
+    ClaimState,
+    Failure,
+    Isolation,
+    Order,
+)
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import blocking
@@ -119,9 +130,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
             packet, claim, [key for _, key in progress.blocked] + _keys_of(claim, ended, progress.failures)
         )
     add_results(packet, progress.topic_id, claim.group_id, [row for row in progress.results if row.is_kept])
-    for extension, results in followed(progress.results):
-        assert extension.follow is not None, f"{extension.name} sends nothing that it does not follow"
-        load(extension.follow)(packet, results)
+    tell(progress.results, packet)
     add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
 
@@ -191,9 +200,28 @@ def add_failures(
             packet.add(_SQL.insert_dead_letter, where | why)
             if not failure.told:
                 add_notice(packet, claim.group_id, claim.partition, failure.offset)
+    tell(_results_of_untold(packet.session, claim, topic_id, failures), packet)
     ended = [f.offset for f in failures if f.retry_in_s is None]
     if ended and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
+
+
+def _results_of_untold(
+    session: Session, claim: Claim, topic_id: int, failures: Sequence[Failure]
+) -> Iterator[ResultRow]:
+    """Yield results of followed messages that ended without their executor: it died, or hangs."""
+    for failure in failures:
+        if failure.told or failure.retry_in_s is not None:
+            continue
+        place = {"topic_id": topic_id, "partition": claim.partition, "offset": failure.offset}
+        for uid, encoded in session.rows(_SQL.get_followed, place):
+            try:
+                headers = decode_headers(encoded)
+            except DecodeError:  # written by plain SQL
+                continue
+            if headers.get(GROUP_HEADER) == claim.group:
+                kind, text = failure.error_type.rpartition(".")[2], failure.error
+                yield ResultRow(uid, None, kind, text, text, follow=headers.get(FOLLOW_HEADER))
 
 
 def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure]) -> None:

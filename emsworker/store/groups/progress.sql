@@ -83,3 +83,8 @@ SELECT %(group_id)s, m.`partition`, m.`offset`, {m_message_columns}, m.born_at, 
     AND JSON_VALID(CONVERT(m.headers USING utf8mb4)) = 1 THEN LEFT(JSON_UNQUOTE(JSON_EXTRACT(CONVERT(m.headers USING utf8mb4), %(task_path)s)), 190) END, ''),
   %(error_type)s, %(reason)s, %(error)s
 FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` = %(offset)s AND m.kind = 'message'
+
+-- name: get_followed
+-- The headers of a message whose end an extension follows, perhaps: the text is looked for, and read by who asks.
+SELECT uid, headers FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+AND kind = 'message' AND LOCATE('"ems-follow"', headers) > 0

@@ -1,0 +1,35 @@
+-- name: list_quiet
+-- Flows of a state that nothing has changed for a while, a page at a time.
+SELECT id, state, run, owner, topic_id, error_type IS NOT NULL, changed_at FROM ems_flow FORCE INDEX (state)
+WHERE state = %(state)s AND changed_at >= %(after)s AND (changed_at > %(after)s OR id > %(after_id)s)
+AND changed_at < NOW(6) - INTERVAL %(quiet_s)s SECOND ORDER BY changed_at, id LIMIT %(limit)s
+
+-- name: list_pending
+SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0
+AND began_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
+
+-- name: list_numbers
+SELECT number FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s
+
+-- name: find_dead
+SELECT d.error_type, d.reason FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id
+JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
+WHERE m.topic_id = %(topic_id)s AND m.uid = %(uid)s LIMIT 1
+
+-- name: is_overdue
+SELECT 1 FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND LIMIT 1
+
+-- name: wake_lost
+-- Unless it has been run meanwhile.
+UPDATE ems_flow SET state = 'ready', owner = %(new_owner)s, changed_at = NOW(6)
+WHERE id = %(flow_id)s AND run = %(run)s AND state = %(state)s AND owner = %(owner)s
+
+-- name: fail_lost
+UPDATE ems_flow SET state = 'failed', error_type = %(error_type)s, error = %(error)s, changed_at = NOW(6), ended_at = NOW(6)
+WHERE id = %(flow_id)s AND run = %(run)s AND state = %(state)s AND owner = %(owner)s
+
+-- name: note_failure
+UPDATE ems_flow SET error_type = %(error_type)s, error = %(error)s WHERE id = %(flow_id)s
+
+-- name: has_undo
+SELECT 1 FROM ems_flow_step WHERE flow_id = %(flow_id)s AND kind = 'undo' LIMIT 1
