@@ -14,7 +14,7 @@ from emsworker.flows.operating import StepEntry
 
 WIDTH, HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 210, 52, 24, 26, 8
 _MOST = 60
-_TITLE = 26
+_TITLE = 24
 
 
 @dataclass(frozen=True)
