@@ -29,6 +29,7 @@ _NEIGHBOURS = {
     "emsworker.local": "local",
     "emsworker.spark": "spark",
     "emsworker.web": "web",
+    "kombu_ems": "celery",
     "pyspark_ems": "spark",
 }
 _AT_THE_STORE = ("store", "publish", "broker", "admin", "extending")  # the rooms that may import the store freely
@@ -42,7 +43,7 @@ class Library:
     """
 
     def __init__(self, root: Path) -> None:
-        folders = [root / name for name in ("emsworker", "cli", "pyspark_ems")]
+        folders = [root / name for name in ("emsworker", "cli", "kombu_ems", "pyspark_ems")]
         paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
         self.texts = {_module_of(path.relative_to(root)): path.read_text(encoding="utf-8") for path in paths}
         self.trees = {name: ast.parse(text) for name, text in self.texts.items()}

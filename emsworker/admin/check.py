@@ -23,7 +23,7 @@ from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.tables import find_faults
-from emsworker.store.stream import intake
+from emsworker.store.stream import intake, orphans
 from emsworker.store.stream.messages import fitting_body, packet_of
 from emsworker.store.topics import list_pointers
 
@@ -135,6 +135,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
         findings += _check_extensions(database)
+        findings += _patiently(database, _check_orphans)
         if not facts.read_only:
             findings += _check_room(database)
     database.thread_session().close()
@@ -365,6 +366,17 @@ def _check_extensions(database: Database) -> list[Finding]:
 
 def _findings_of(checks: Callable[[Session], Iterable[Finding]], session: Session) -> list[Finding]:
     return list(checks(session))
+
+
+def _check_orphans(session: Session) -> list[Finding]:
+    """Find rows that no topic has; those of a topic without a row of its own are left alone by the beat."""
+    found = orphans.find(session)
+    foreign = "nobody reads them; the beat sets them aside (`ems refused list`): look for who inserts rows beside EMS"
+    gone = "its rows are kept, and nobody reads them; put its row back from a backup, or delete them"
+    return [_warning(str(one), "there is no such topic or partition", foreign) for one in found.orphans] + [
+        _error("ems_topic", f"the row of topic_id {number} is gone, and it was not deleted by EMS", gone)
+        for number in sorted(found.lost)
+    ]
 
 
 def _check_room(database: Database) -> list[Finding]:

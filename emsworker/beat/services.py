@@ -23,6 +23,7 @@ from emsworker.beat.expiry import (
 )
 from emsworker.beat.high_watermark import resolve
 from emsworker.beat.locks import WatchLocks
+from emsworker.beat.orphans import clear_orphans
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
@@ -101,6 +102,7 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         trim,
         resolve,
         bring_strays_back,
+        clear_orphans,
         skip_backlogs,
         sweep_results,
         sweep_once,

@@ -100,6 +100,8 @@ class Extension:
             with this extension's name. It appends statements to the transaction that acks them, ``follow(packet,
             results)``.
         follow_in_memory: the same for the broker in memory: ``follow(broker, results)``.
+        topics: beginnings of the names of topics that only its programs can write to: rows of ``ems_publish`` for them
+            are refused.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Extension:
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None
+    topics: tuple[str, ...] = ()
 
 
 def load(target: str) -> Any:

@@ -284,6 +284,7 @@ class Group:
         help="messages that run strictly one after another, retries included; it cannot be changed",
         changed=False,
         column="ordering",
+        listed=True,
     )
 
 

@@ -56,19 +56,22 @@ class MemoryFlowStore:
         self._numbers = count(1)
         self._signals = count(1)
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
-        """Store a flow, unless one with its id is there; return its number, and whether it is the new one."""
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+        """Store a flow and send the message that begins it, unless one with its id is there; return if it is new."""
         number = self._keys.get(new.key)
         if number is not None:
             new.check_same(self._flows[number].row.name, self._flows[number].row.args)
-            return number, False
+            return False
         number = self._keys[new.key] = next(self._numbers)
         now = self._broker.now()
         row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
         row.started_at = row.changed_at = now
         row.deadline_at = None if new.timeout_s is None else now + timedelta(seconds=new.timeout_s)
-        self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
-        return number, True
+        kept = self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
+        self._send_wake(kept, transaction)
+        if new.timeout_s is not None:
+            self._send_wake(kept, transaction, new.timeout_s)
+        return True
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits; return its state."""
@@ -89,10 +92,12 @@ class MemoryFlowStore:
             kept.row.state, kept.row.waits, kept.row.owner = READY, None, new_uid()
             self._send_wake(kept)
 
-    def _send_wake(self, kept: KeptFlow) -> None:
+    def _send_wake(self, kept: KeptFlow, transaction: Any = None, delay_s: float | None = None) -> None:
+        uid = kept.row.owner if delay_s is None else new_uid()
         body = f"[[{kept.row.id}],{{}}]".encode()
-        message = NewMessage(kept.row.owner, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
-        self._broker.send(kept.row.topic, [message])
+        message = NewMessage(uid, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
+        message.delay_s = delay_s
+        self._broker.send(kept.row.topic, [message], transaction)
 
     def begin(self, number: int, owner: bytes) -> Loaded | None:
         """Begin a run of a flow; ``None`` if there is nothing to run."""

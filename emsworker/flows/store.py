@@ -23,7 +23,7 @@ from emsworker.extending.database import (
     literals,
 )
 from emsworker.extending.errors import AssertionBroken, Duplicate
-from emsworker.extending.publishing import Transaction
+from emsworker.extending.publishing import Outbox, Transaction
 from emsworker.extending.stream import cancel
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
@@ -60,26 +60,43 @@ class FlowStore:
 
     Args:
         database: the stream's.
+        outbox: the stream's.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, outbox: Outbox) -> None:
+        self._database, self._outbox = database, outbox
         self._name = identifier(database.name)
         self._checkpoints = Checkpoints(self._record)
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
-        """Store a flow, unless one with its id is there; return its number, and whether it is the new one.
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+        """Store a flow and the message that begins it, unless one with its id is there; return whether it is new.
 
         Args:
-            transaction: what :func:`emsworker.store.engine.foreign.run` takes.
-            owner: uid of the message that will begin it.
+            transaction: what :func:`emsworker.store.engine.foreign.run` takes; ``None`` for one of its own.
+            owner: uid of that message.
 
         Raises:
             FlowExists: the flow with this id is of another function, or has other arguments.
         """
-        args = {
+        *statements, last = self._starting(new, topic_id, owner)
+        if transaction is None:
+            rows = self._database.call(partial(_run_together, statements, last))
+        else:
+            for statement in statements:
+                foreign.run(transaction, statement)
+            rows = foreign.run(transaction, last)
+        ((its_owner, name, args),) = rows
+        if its_owner != owner:
+            new.check_same(name, args)
+            return False
+        self._outbox.move_after(transaction)
+        return True
+
+    def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+        """Yield the statements that start a flow; the last one reads which one has its id."""
+        values = {
             "key": new.key,
             "name": new.name,
             "version": new.version,
@@ -89,20 +106,16 @@ class FlowStore:
             "args": new.args,
             "parent": new.parent,
             "timeout_s": new.timeout_s,
+            "uid": new_uid(),
         }
-        self._run(transaction, _SQL.insert_flow, args)
-        ((number, its_owner, name, its_args, _),) = self._run(transaction, _SQL.find_started, {"key": new.key})
-        if its_owner != owner:
-            new.check_same(name, its_args)
-            return number, False
-        if new.attributes:
-            head = fill(_SQL.insert_attributes, {"database": self._name})
-            rows = [
-                fill(_SQL.attribute_row, literals({"name": name, "value": value, "flow_id": number}))
-                for name, value in new.attributes.items()
-            ]
-            foreign.run(transaction, insertion(head, rows))
-        return number, True
+        filled: dict[str, Sql] = {**literals(values), "database": self._name}
+        yield fill(_SQL.insert_flow, filled)
+        yield fill(_SQL.send_first, filled)
+        if new.timeout_s is not None:
+            yield fill(_SQL.send_deadline, filled)
+        for name, value in new.attributes.items():
+            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+        yield fill(_SQL.find_started, filled)
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits.
@@ -115,15 +128,11 @@ class FlowStore:
             return None
         ((number, state),) = found
         if state not in ENDED:
-            self._run(transaction, _SQL.insert_signal, {"flow_id": number, "name": name, "value": value})
-            self.wake(transaction, number)
+            args = {"flow_id": number, "name": name, "value": value, "owner": new_uid()}
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+                self._run(transaction, statement, args)
+            self._outbox.move_after(transaction)
         return str(state)
-
-    def wake(self, transaction: Any, number: int) -> None:
-        """Send a message that runs a flow, if it waits."""
-        args = {"flow_id": number, "owner": new_uid()}
-        self._run(transaction, _SQL.wake_waiting, args)
-        self._run(transaction, _SQL.send_wake, args)
 
     def _run(self, transaction: Any, statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         return foreign.run(transaction, fill(statement, {**literals(args), "database": self._name}))
@@ -342,6 +351,21 @@ class FlowStore:
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
+
+
+def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Sequence[Sequence[Any]]:
+    """Run statements in a transaction of their own, and return the rows of the last one."""
+
+    def run() -> Sequence[Sequence[Any]]:
+        packet = session.packet()
+        packet.begin()
+        for statement in statements:
+            packet.add(statement)
+        found = packet.add(last)
+        packet.commit()
+        return packet.send()[found].rows
+
+    return session.retry_on_conflict(run)
 
 
 def _cancel_calls(flow_id: int, session: Session) -> None:

@@ -4,14 +4,24 @@ INSERT INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner,
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND) ON DUPLICATE KEY UPDATE id = id
 
+-- name: send_first
+-- The message that begins a flow, if that was stored just before; the owner is new each time.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: send_deadline
+-- A message that runs the flow when its time is over.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, deadline_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: insert_attribute
+INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id)
+SELECT %(name)s, %(value)s, id FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
 -- name: find_started
-SELECT id, owner, name, args, state FROM %(database)s.ems_flow WHERE `key` = %(key)s
-
--- name: insert_attributes
-INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id) VALUES
-
--- name: attribute_row
-(%(name)s,%(value)s,%(flow_id)s)
+SELECT owner, name, args FROM %(database)s.ems_flow WHERE `key` = %(key)s
 
 -- name: begin_run
 -- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that

@@ -147,10 +147,10 @@ class Consumer(Runnable):
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
-            self._trouble.over(f"{self.name} has a connection")
+            self._trouble.over(f"{self.name} takes messages")
         except StoreError as error:
             if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
-                self._trouble.note(f"{self.name} lost its connection", error)
+                self._trouble.note(f"{self.name} cannot take messages", error)
             if self._in_doubt or self._client_id is None:
                 self.sleep(_AWAY_S)
             self._in_doubt = self._client_id is not None

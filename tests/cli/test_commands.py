@@ -137,6 +137,13 @@ def test_a_groups_filter_is_shown_and_changed(ems: Ems) -> None:
         assert refused.code == 2 and wrong[0] in refused.err
 
 
+def test_the_list_of_groups_tells_their_order(ems: Ems) -> None:
+    ems.ok("topics", "create", "ordered")
+    ems.ok("groups", "create", "ordered", "a", "--order", "key")
+    heading, row = (line.split() for line in ems.ok("groups", "list", "ordered").out.splitlines()[:2])
+    assert "ORDER" in heading and "key" in row
+
+
 def test_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
     ems.ok("topics", "create", "slow")
     ems.ok("groups", "create", "slow", "g")

@@ -166,7 +166,11 @@ def test_tables_fit_the_terminal(ems: Ems, busy: str) -> None:
     with terminal(ems, "groups", "list", "--no-color", columns=80) as screen:
         assert screen.end() == 0 and b"\x1b" not in screen.raw
         assert "--wide shows everything" in screen.text and "TIMEOUT" not in screen.text
-    assert busy in ems.ok("clients").out, "a pipe gets everything"
+    shown = ems.ok("clients").out
+    assert busy in shown and "orders/mail" in shown, "a pipe gets everything"
+    assert [one["groups"] for one in ems.ok("clients", "--json").json["clients"] if one["client"] == busy] == [
+        ["orders/mail"]
+    ]
 
 
 def test_a_narrow_terminal_still_tells_what_is_the_matter(ems: Ems, busy: str) -> None:

@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from emsworker.admin import Admin
+from emsworker.core.config import Settings
 from emsworker.core.errors import InvalidName, MessageTooLarge
 from emsworker.integrations.celery.store import chords, results, schedules
 from emsworker.integrations.celery.store.chords import ChordPart
 from emsworker.integrations.celery.store.results import StoredValue, check_key
 from emsworker.integrations.celery.store.schedules import LastRun
+from emsworker.publish.intake import IngestResult, ingest
 from emsworker.store.engine.session import Session
 from tests.support.streams import Stream, in_threads
 
@@ -209,3 +212,16 @@ def test_of_several_schedulers_one_moves_an_entry_on(stream: Stream) -> None:
     assert schedules.list_runs(stream.session, "other") == {}
     for session in sessions:
         session.close()
+
+
+def test_plain_sql_writes_to_no_queue(stream: Stream) -> None:
+    """A row there would be a dead letter, for a reason that helps nobody: it lacks what Celery puts into a message."""
+    for topic in ("amqp:celery", "amqp-bus", "amqp"):
+        stream.topic(topic)
+        stream.rows("INSERT INTO ems_publish (topic, body, task) VALUES (%s, '[1]', 'shop.add')", topic)
+    assert ingest(stream.session, Settings(), 100) == IngestResult(1, 2)
+    refused = [one.error for one in Admin(stream.app()).refused.list()]
+    assert refused == [
+        f"topic {topic!r} is one of celery, whose own programs alone can send to it"
+        for topic in ("amqp:celery", "amqp-bus")
+    ]

@@ -96,6 +96,7 @@ def test_what_many_topics_cost(crowded: Stream) -> None:
     assert found["beat: trim"][1] <= 3 * TOPICS
     assert found["beat: Relay"][1] <= 3 * TOPICS + 10, "and those of the look at ems_publish"
     assert found["beat: resolve"][1] <= 3 * TOPICS + 10
+    assert found["beat: clear_orphans"][1] <= 6 * TOPICS
     assert found["beat: TakeSamples"][1] <= 15 * GROUPS, "and at most a tenth of the time, whatever it takes"
     assert found["list of all groups"][1] <= 5 * GROUPS + 2 * TOPICS
     assert found["list of all topics"][1] <= 5 * TOPICS

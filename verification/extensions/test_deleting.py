@@ -59,7 +59,7 @@ def _deleted(name: str, packages: str, tests: str) -> Deleted:
 
 _SPARK = """
     arrow spark cli/test_help.py cli/test_terminal.py security/test_grants.py security/test_parsers.py
-    unit/test_alarms.py unit/test_counted.py unit/test_extras.py
+    unit/test_alarms.py unit/test_counted.py unit/test_extras.py unit/test_job_times.py
 """
 _WEB = """
     web celery/test_operators.py cli/test_help.py extending process/test_hostile_names.py process/test_worst_night.py

@@ -7,4 +7,5 @@ EXTENSION = Extension(
     __package__,
     rights="emsworker.integrations.celery.rights:RIGHTS",
     services="emsworker.integrations.celery.services:services",
+    topics=("amqp:", "amqp-bus"),  # names.py
 )
