@@ -18,7 +18,7 @@ _TITLE = 24
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnStep:
     """A step in the picture.
 
     Attributes:
@@ -50,7 +50,7 @@ class Graph:
         critical: the steps of the critical path, in their order.
     """
 
-    nodes: Sequence[Node]
+    nodes: Sequence[DrawnStep]
     edges: Sequence[Edge]
     width: int
     height: int
@@ -72,11 +72,11 @@ def draw(steps: Sequence[StepEntry], now: datetime) -> Graph | None:
     path = _critical(drawn, before, now)
     layers = _layers(before)
     rows: dict[int, int] = {}
-    nodes: list[Node] = []
+    nodes: list[DrawnStep] = []
     for place, step in enumerate(drawn):
         row = rows[layers[place]] = rows.get(layers[place], -1) + 1
         x, y = _MARGIN + row * (WIDTH + _GAP_X), _MARGIN + layers[place] * (HEIGHT + _GAP_Y)
-        nodes.append(Node(step, _cut(step.name), x, y, place in path))
+        nodes.append(DrawnStep(step, _cut(step.name), x, y, place in path))
     edges = [
         Edge(_line(nodes[one], nodes[place]), place in path and one in path)
         for place, ones in enumerate(before)
@@ -129,7 +129,7 @@ def _cut(name: str) -> str:
     return name if len(name) <= _TITLE else f"…{name[1 - _TITLE :]}"
 
 
-def _line(one: Node, other: Node) -> str:
+def _line(one: DrawnStep, other: DrawnStep) -> str:
     x, y, to_x, to_y = one.x + WIDTH // 2, one.y + HEIGHT, other.x + WIDTH // 2, other.y
     half = (y + to_y) // 2
     return f"M{x} {y} C{x} {half} {to_x} {half} {to_x} {to_y}"
