@@ -669,6 +669,7 @@ _READS = {
         (
             *("topics list", "groups list", "clients", "trace orders/0/1", "dead list", "dead list --by error", "top"),
             *("servers list", "refused list", "schedules list", "readers list", "alarms list", "alarms silences"),
+            *("flows list", "flows list --by name"),
         ),
         _WATCHERS,
     ),
