@@ -20,14 +20,18 @@ _RIDDLES = ("What", "How", "Whether")
 _RELATIVE = ("The same", "See", "Of", "As")
 # Folders of what uses the queue and is not the queue; the others, with the commands, are the core.
 _NEIGHBOURS = {
+    "emsworker.alarms": "alarms",
     "emsworker.arrow": "arrow",
     "emsworker.chaos": "chaos",
     "emsworker.django": "django",
     "emsworker.integrations.celery": "celery",
     "emsworker.integrations.django": "django",
+    "emsworker.integrations.opentelemetry": "opentelemetry",
     "emsworker.integrations": "frameworks",
     "emsworker.local": "local",
+    "emsworker.monitoring": "monitoring",
     "emsworker.spark": "spark",
+    "emsworker.top": "top",
     "emsworker.web": "web",
     "kombu_ems": "celery",
     "pyspark_ems": "spark",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any, TypeVar
 
 from emsworker.admin.servers import Servers
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
-from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
-from emsworker.core.extension import extensions, load
+from emsworker.core.errors import AccessDenied, ConfigError, DiskFull, EmsError, StoreError, repr_of
+from emsworker.core.extension import parts
 from emsworker.core.servers import MAIN, check_apart, parse_servers
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
@@ -134,8 +133,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
-        findings += _check_extensions(database)
         findings += _patiently(database, _check_orphans)
+        findings += _check_extensions(database, settings)
         if not facts.read_only:
             findings += _check_room(database)
     database.thread_session().close()
@@ -354,20 +353,6 @@ def _check_refused(session: Session) -> list[Finding]:
     return [_warning("ems_publish", value, fix)]
 
 
-def _check_extensions(database: Database) -> list[Finding]:
-    """Return what extensions find whose tables the stream has; one that fails must not hide what others find."""
-    present = _patiently(database, lambda session: [*schema.extension_versions(session)])
-    findings: list[Finding] = []
-    for one in extensions().values():
-        if one.checks is not None and one.name in present:
-            findings += _patiently(database, partial(_findings_of, load(one.checks)))
-    return findings
-
-
-def _findings_of(checks: Callable[[Session], Iterable[Finding]], session: Session) -> list[Finding]:
-    return list(checks(session))
-
-
 def _check_orphans(session: Session) -> list[Finding]:
     """Find rows that no topic has; those of a topic without a row of its own are left alone by the beat."""
     found = orphans.find(session)
@@ -377,6 +362,19 @@ def _check_orphans(session: Session) -> list[Finding]:
         _error("ems_topic", f"the row of topic_id {number} is gone, and it was not deleted by EMS", gone)
         for number in sorted(found.lost)
     ]
+
+
+def _check_extensions(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Run the checks of the extensions whose tables the stream has; one that fails must not hide the others."""
+    present = {one.name for one in _patiently(database, schema.present_extensions)}
+    for one, checks in parts("checks"):
+        for look in checks if one.name in present else ():
+            try:
+                yield from database.call(lambda session, look=look: [*look(session, settings)])  # type: ignore[misc]
+            except AccessDenied:
+                continue  # which the privileges report
+            except Exception as error:  # of somebody else's code
+                yield _error(f"extension {one.name}", "not checked", repr_of(error))
 
 
 def _check_room(database: Database) -> list[Finding]:

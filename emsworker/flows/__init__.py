@@ -4,6 +4,7 @@ A flow is rows in the database of its stream. What moves it is committed with th
 recovered as every message is: by any worker, when the lease of the one that ran it is over.
 """
 
+from emsworker.flows.canvas import Canvas, chain, chord, chunks, group
 from emsworker.flows.errors import (
     CallFailed,
     FlowCancelled,
@@ -20,6 +21,7 @@ from emsworker.flows.handle import FlowHandle
 __all__ = [
     "AsyncFlow",
     "CallFailed",
+    "Canvas",
     "Flow",
     "FlowCancelled",
     "FlowChanged",
@@ -29,4 +31,8 @@ __all__ = [
     "FlowHandle",
     "SignalTimeout",
     "UnknownFlow",
+    "chain",
+    "chord",
+    "chunks",
+    "group",
 ]

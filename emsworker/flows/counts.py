@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from emsworker.extending.administration import Finding, Severity
 from emsworker.extending.database import Session, server_now
-from emsworker.extending.declaration import Gauge
+from emsworker.extending.settings import Settings
 from emsworker.extending.values import counted, format_duration
 from emsworker.flows.operating import OPEN, FlowCount, FlowFilter, count_flows
 from emsworker.flows.rows import FAILED, READY, WAITING
@@ -19,7 +19,17 @@ _LATE_S = 300.0
 _ASKED = FlowFilter(states=(*OPEN, FAILED))
 
 
-def checks(session: Session) -> Iterator[Finding]:
+def checks() -> Sequence[Callable[[Session, Settings], Iterator[Finding]]]:
+    """Return the checks of ``ems check``."""
+    return (check_flows,)
+
+
+def metrics() -> Sequence[Callable[[Session], Iterator[Any]]]:
+    """Return the metrics of the stream."""
+    return (count_for_metrics,)
+
+
+def check_flows(session: Session, settings: Settings) -> Iterator[Finding]:
     """Yield what is known of the flows: how many there are, and those that need somebody."""
     counts = count_flows(session, _ASKED, _MOST)
     states = _sums((one.state, one.count) for one in counts)
@@ -41,8 +51,8 @@ def checks(session: Session) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, "flows", value, fix)
 
 
-def metrics(session: Session) -> Sequence[Gauge]:
-    """Return the flows that have not ended, and those that have failed."""
+def count_for_metrics(session: Session) -> Iterator[Any]:
+    """Yield the flows that have not ended, and those that have failed, as metric families."""
     counts, now = count_flows(session, _ASKED, _MOST), server_now(session)
     numbers = _sums(((one.name, one.state), one.count) for one in counts)
     oldest = {
@@ -50,16 +60,23 @@ def metrics(session: Session) -> Sequence[Gauge]:
         for key in numbers
     }
     reasons = _sums(((one.name, _reason(one)), one.count) for one in counts if one.state == WAITING)
-    return (
-        Gauge("ems_flows", "Flows that have not ended, or have failed", ("name", "state"), [*numbers.items()]),
-        Gauge(
-            "ems_flows_oldest_seconds",
-            "Time since the flow that has been in its state for longest changed",
-            ("name", "state"),
-            [*oldest.items()],
-        ),
-        Gauge("ems_flows_waiting", "Flows that wait, by what they wait for", ("name", "reason"), [*reasons.items()]),
+    yield _family("ems_flows", "Flows that have not ended, or have failed", "state", numbers)
+    yield _family(
+        "ems_flows_oldest_seconds",
+        "Time since the flow changed that has been in its state for longest",
+        "state",
+        oldest,
     )
+    yield _family("ems_flows_waiting", "Flows that wait, by what they wait for", "reason", reasons)
+
+
+def _family(name: str, text: str, label: str, values: Mapping[tuple[str, str], float]) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(name, text, labels=("name", label))
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    return family
 
 
 def _sums(pairs: Iterator[tuple[T, int]]) -> Counter[T]:

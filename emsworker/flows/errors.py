@@ -60,7 +60,15 @@ class StepFailed(EmsError):
 
 
 class CallFailed(StepFailed):
-    """A call has failed for good: its attempts are used up, or it was rejected, cancelled or lost."""
+    """A call has failed for good: its attempts are used up, or it was rejected, cancelled or lost.
+
+    Args:
+        place: number of the step, and of the call within it.
+    """
+
+    def __init__(self, step: str, error_type: str, message: str, place: tuple[int, int]) -> None:
+        super().__init__(step, error_type, message)
+        self.place = place
 
 
 class FlowLost(EmsError):

@@ -15,4 +15,5 @@ EXTENSION = Extension(
     metrics="emsworker.flows.counts:metrics",
     follow="emsworker.flows.store:follow",
     follow_in_memory="emsworker.flows.memory:follow",
+    tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},
 )

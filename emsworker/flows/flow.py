@@ -11,12 +11,16 @@ from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, over
 from emsworker.extending.apps import Signature
 from emsworker.extending.errors import WrongArguments
 from emsworker.extending.publishing import Transaction
+from emsworker.flows.canvas import Canvas
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
 from emsworker.flows.run import Run, Suspended, outcome_of, step_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Call = Signature[R] | Canvas[R]
+"""What a flow calls: a task, another flow, or a canvas."""
 
 
 class _Face:
@@ -25,6 +29,11 @@ class _Face:
     def __init__(self, run: Run, attempt: int) -> None:
         self._run = run
         self.attempt = attempt
+
+    @property
+    def run(self) -> Run:
+        """The run of the flow, for what this extension builds on it."""
+        return self._run
 
     @property
     def id(self) -> str:
@@ -38,9 +47,11 @@ class _Face:
         """
         return self._run.patched(name)
 
-    def undo(self, signature: Signature[Any]) -> None:
+    def undo(self, signature: Call[Any]) -> None:
         """Have a call made if the flow fails later: in reverse order, each when the one before has ended."""
-        self._run.undo(_checked(signature))
+        call = _checked(signature)
+        call.task.check_call(call.args, call.kwargs)  # by then it is too late
+        self._run.undo(call)
 
 
 class Flow(_Face):
@@ -70,21 +81,21 @@ class Flow(_Face):
         value: R = self._run.transaction(name, lambda transaction: function(transaction, *args, **kwargs))
         return value
 
-    def call(self, signature: Signature[R]) -> R:
+    def call(self, signature: Call[R]) -> R:
         """Have a task run by any worker, with its own retries; no thread waits meanwhile.
 
         Raises:
             CallFailed: it has failed for good.
         """
-        signature = _checked(signature)
-        value: R = self._run.value_of(self._run.calls(CALL, signature.task.name, [signature], leaves=True))
+        call = _checked(signature)
+        value: R = self._run.value_of(self._run.calls(CALL, call.task.name, [call], leaves=True))
         return value
 
     @overload
-    def gather(self, signatures: Iterable[Signature[R]], *, errors: Literal[False] = False) -> list[R]: ...
+    def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[False] = False) -> list[R]: ...
     @overload
-    def gather(self, signatures: Iterable[Signature[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
-    def gather(self, signatures: Iterable[Signature[R]], *, errors: bool = False) -> Any:
+    def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
+    def gather(self, signatures: Iterable[Call[R]], *, errors: bool = False) -> Any:
         """Have many calls run, and go on when all of them have ended; return what they returned, in their order.
 
         Args:
@@ -162,19 +173,19 @@ class AsyncFlow(_Face):
         )
         return value
 
-    async def call(self, signature: Signature[R]) -> R:
+    async def call(self, signature: Call[R]) -> R:
         """Have a task run by any worker; see :meth:`Flow.call`."""
-        signature = _checked(signature)
-        row = await self._do(lambda: self._run.calls(CALL, signature.task.name, [signature], leaves=False))
+        call = _checked(signature)
+        row = await self._do(lambda: self._run.calls(CALL, call.task.name, [call], leaves=False))
         await self._until(row.pending == 0, f"call {row.name}", steps=[row.number])
         value: R = await self._do(lambda: self._run.value_of(row))
         return value
 
     @overload
-    async def gather(self, signatures: Iterable[Signature[R]], *, errors: Literal[False] = False) -> list[R]: ...
+    async def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[False] = False) -> list[R]: ...
     @overload
-    async def gather(self, signatures: Iterable[Signature[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
-    async def gather(self, signatures: Iterable[Signature[R]], *, errors: bool = False) -> list[Any]:
+    async def gather(self, signatures: Iterable[Call[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
+    async def gather(self, signatures: Iterable[Call[R]], *, errors: bool = False) -> list[Any]:
         """Have many calls run; see :meth:`Flow.gather`."""
         name, calls = _group(signatures)
         row = await self._do(lambda: self._run.calls(GATHER, name, calls, leaves=False))
@@ -240,13 +251,15 @@ class AsyncFlow(_Face):
         raise Suspended
 
 
-def _checked(signature: Any) -> Signature[Any]:
-    if not isinstance(signature, Signature):
-        raise WrongArguments(f"{signature!r:.100} is no call of a task; give task.s(...)")
-    return signature
+def _checked(part: Any) -> Signature[Any]:
+    if isinstance(part, Signature) and not part.callbacks and not part.errbacks:
+        return part
+    from emsworker.flows.canvas_task import signature_of  # itself a flow
+
+    return signature_of(part)
 
 
-def _group(signatures: Iterable[Signature[Any]]) -> tuple[str, list[Signature[Any]]]:
+def _group(signatures: Iterable[Call[Any]]) -> tuple[str, list[Signature[Any]]]:
     calls = [_checked(one) for one in signatures]
     names = dict.fromkeys(call.task.name for call in calls)
     return (", ".join(names) or "nothing")[:190], calls

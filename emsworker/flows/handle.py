@@ -12,11 +12,40 @@ from emsworker.extending.processes import ticks
 from emsworker.flows.errors import FlowCancelled, FlowFailed, UnknownFlow
 from emsworker.flows.port import FlowStore
 from emsworker.flows.retrying import first_step
-from emsworker.flows.rows import CANCELLED, ENDED, FAILED, FlowRow, decode_value
+from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, GATHER, CallEnd, FlowRow, StepRow, decode_value
+from emsworker.flows.run import value_of
 
 R = TypeVar("R")
 _POLL_MIN_S, _POLL_MAX_S = 0.01, 0.5
 _VALUES = 100
+
+
+class CallResult:
+    """What has become of one call of a flow.
+
+    Attributes:
+        step: name of the step that has made it.
+        number: of the call in its step, from 0.
+        state: ``pending``, ``done`` or ``failed``.
+    """
+
+    def __init__(self, row: StepRow, number: int, end: CallEnd | None) -> None:
+        self.step, self.number, self._row, self._end = row.name, number, row, end
+        self.state = "pending" if end is None else DONE if end.failure is None else FAILED
+
+    def get(self) -> Any:
+        """Return what the call has returned.
+
+        Raises:
+            CallFailed: it has failed.
+            ResultTimeout: it has not ended.
+        """
+        if self._end is None:
+            raise ResultTimeout(f"call {self.number} of {self.step} has not ended")
+        return value_of(self._row, self._end)
+
+    def __repr__(self) -> str:
+        return f"<CallResult {self.step}[{self.number}] {self.state}>"
 
 
 class FlowHandle(Generic[R]):
@@ -68,6 +97,36 @@ class FlowHandle(Generic[R]):
             raise FlowFailed(self.id, row.failure.kind, row.failure.text)
         value: R = decode_value(row.value)
         return value
+
+    @property
+    def ready(self) -> bool:
+        """True if the flow has ended."""
+        return self.state in ENDED
+
+    @property
+    def failed(self) -> bool:
+        """True if the flow has failed or was cancelled."""
+        return self.state in (FAILED, CANCELLED)
+
+    @property
+    def results(self) -> list[CallResult]:
+        """What has become of the calls that the flow has made so far, in their order: of a group, of all its parts."""
+        row, found = self._row(), []
+        for step in self._store.steps_of(row):
+            if step.kind in (CALL, GATHER):
+                ends = {end.number: end for end in self._store.ends_of(row, step)}
+                found += [CallResult(step, number, ends.get(number)) for number in range(step.total)]
+        return found
+
+    @property
+    def children(self) -> list[CallResult]:
+        """The same as :attr:`results`, by Celery's word."""
+        return self.results
+
+    @property
+    def completed_count(self) -> int:
+        """The number of calls so far that have succeeded."""
+        return sum(one.state == DONE for one in self.results)
 
     def values(self) -> Iterator[Any]:
         """Yield what the flow has emitted so far."""

@@ -47,7 +47,7 @@ from emsworker.flows.rows import (
     decode_value,
     encode_value,
 )
-from emsworker.flows.starting import check_near, send_wake, start_child
+from emsworker.flows.starting import check_near, send_alone, send_wake, start_child
 
 if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
@@ -212,7 +212,7 @@ class Run:
             CallFailed: it has failed.
         """
         (end,) = self.store.ends_of(self.flow, row)
-        return _value_of(row, end)
+        return value_of(row, end)
 
     def values_of(self, row: StepRow, *, errors: bool) -> list[Any]:
         """Return what the calls of a step have returned, in their order.
@@ -226,7 +226,7 @@ class Run:
         values = []
         for end in self.store.ends_of(self.flow, row) if row.total else ():
             try:
-                values.append(_value_of(row, end))
+                values.append(value_of(row, end))
             except CallFailed as error:
                 if not errors:
                     raise
@@ -376,9 +376,23 @@ class Run:
         finally:
             _inside.reset(token)
 
-    def finish(self, **end: Any) -> None:
-        """Write the end of the flow, with all that was not written yet."""
-        self.store.write(self.flow, self._take(**end))
+    def finish(self, calls: Sequence[Signature[Any]] = (), **end: Any) -> None:
+        """Write the end of the flow, with all that was not written yet.
+
+        Args:
+            calls: made with it, so once; the flow waits for none of them.
+        """
+        change = self._take(**end)
+        if not calls:
+            self.store.write(self.flow, change)
+            return
+
+        def write(transaction: OutboxTransaction) -> None:
+            for call in calls:
+                send_alone(self.app, transaction, call)
+            self.store.write_in(transaction, self.flow, change)
+
+        self._commit(write)
 
     def undoable(self) -> list[StepRow]:
         """Return the calls that undo what was done, in the order in which they were noted."""
@@ -426,11 +440,16 @@ def outcome_of(row: StepRow) -> Any:
     raise error from failed
 
 
-def _value_of(row: StepRow, end: CallEnd) -> Any:
+def value_of(row: StepRow, end: CallEnd) -> Any:
+    """Return what a call has returned.
+
+    Raises:
+        CallFailed: it has failed.
+    """
     if end.failure is None:
         return decode_value(end.value)
     name = row.name if row.kind == CALL else f"{row.name}[{end.number}]"
-    raise CallFailed(name, end.failure.kind, end.failure.text)
+    raise CallFailed(name, end.failure.kind, end.failure.text, (row.number, end.number))
 
 
 def step_name(function: Any) -> str:

@@ -90,12 +90,26 @@ def start_child(
     if not isinstance(task, FlowTask):
         return False
     check_near(app, parent.topic, task.topic, task.name)
-    key = f"{parent.key}/{place[1]}.{place[2]}"
-    if len(key) > _LONGEST_KEY:
-        key = hashlib.sha256(key.encode()).hexdigest()
+    key = child_key(parent.key, place[1], place[2])
     new = new_flow(task, signature.args, signature.kwargs, key, parent=".".join(map(str, place)))
     start(store, task, new, transaction)
     return True
+
+
+def send_alone(app: Ems, transaction: Any, signature: Signature[Any]) -> None:
+    """Make a call for which no flow waits."""
+    from emsworker.flows.task import FlowTask  # as above
+
+    if isinstance(signature.task, FlowTask):
+        signature.task.start(*signature.args, transaction=transaction, **signature.kwargs)
+    else:
+        app.send_prepared(signature.prepare(), transaction)
+
+
+def child_key(parent: str, step: int, number: int) -> str:
+    """Return the id of the flow that another one calls."""
+    key = f"{parent}/{step}.{number}"
+    return key if len(key) <= _LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
 
 
 def check_near(app: Ems, topic: str, other: str, task: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from emsworker.extending.apps import Ems, HandlerOptions, Task
+from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task
 from emsworker.extending.errors import ConfigError, DecodeError, Problem, TopicRuleError, UnknownTask, text_of
 from emsworker.extending.values import DEFAULT_LADDER, Dead, Ladder, Message, new_uid, parse_duration, uid_text
 from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
@@ -121,9 +121,12 @@ class FlowTask(Task[P, R], Generic[P, R]):
         Raises:
             UnknownTask: it has none of this name.
         """
+        own = self.flow_app.registry.route(self.topic, self.group)
         for route in self.flow_app.registry.routes.values():
             if name in route.tasks:
                 return route.tasks[name]
+        if (found := own.find(name)) is not None:
+            return found
         raise UnknownTask(f"task {name!r}, which undoes a step of {self.name}, is not known here")
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -241,6 +244,14 @@ class FlowTask(Task[P, R], Generic[P, R]):
             send_wake(self.flow_app, own, self, flow.id, due_at)
             store.write_in(own, flow, Change(state=WAITING, waits=f"a worker with version {flow.version}"))
 
+    def failure_of(self, error: Exception) -> Failure:
+        """Return the failure of a flow that ends with an error."""
+        return Failure(type(error).__name__, text_of(error))
+
+    def last_calls(self, error: Exception) -> Sequence[Signature[Any]]:
+        """Return the calls that are made when a flow fails."""
+        return ()
+
     def _finish(self, run: Run, value: Any) -> None:
         run.check_unchanged()
         run.history.check_all_asked()
@@ -252,14 +263,14 @@ class FlowTask(Task[P, R], Generic[P, R]):
         if not final and not isinstance(self.options.decide(_LADDER, message.attempt, error), Dead):
             raise error
         run.forget_failure()
-        failure = Failure(type(error).__name__, text_of(error))
+        failure = self.failure_of(error)
         if run.undoable() and not isinstance(error, FlowChanged):  # its code is to be repaired, not its deeds undone
             run.finish(state=WAITING, waits="undo", failure=failure)
             loaded = self.store.begin(run.flow.id, message.uid)
             if loaded is not None:
                 undo_next(self, self.store, loaded)
             return
-        run.finish(state=FAILED, failure=failure)
+        run.finish(self.last_calls(error), state=FAILED, failure=failure)
         run.flow.failure = failure
         raise run.flow.rejection() from error
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
 from inspect import iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from emsworker.core.config import Settings
 from emsworker.core.durations import LONGEST_S
 from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask, WrongArguments
+from emsworker.core.extension import load, task_maker
 from emsworker.core.model import EXPIRES_HEADER, GROUP_HEADER, TASK_HEADER, Message, Order, R, Receipt
 from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
 from emsworker.core.process.forks import lazy
@@ -29,12 +30,17 @@ from emsworker.tasks.results import AsyncResult
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec as _ParamSpec
 
+    from emsworker.flows.canvas import Part, chain, group
+
     P = _ParamSpec("P", default=...)  # `Task` alone is Task[..., Any]
 else:
     P = ParamSpec("P")
 
 
 Sent = TypeVar("Sent")
+T = TypeVar("T")
+
+_FLOWS = "emsworker.flows"  # an extension: loaded when it is used
 
 
 class ManyOptions(DeliveryOptions, total=False):
@@ -281,6 +287,10 @@ class Task(Handler, Generic[P, R]):
             args = kwargs = None
         if not isinstance(args, (list, tuple)) or not isinstance(kwargs, dict):
             raise DecodeError(f"the body of {message.id} is not a call of a task: it must be [args, kwargs]")
+        return self.call_with(args, kwargs, message, transaction)
+
+    def call_with(self, args: Sequence[Any], kwargs: Mapping[str, Any], message: Message, transaction: Any) -> Any:
+        """Run the function with these arguments, for a message."""
         if transaction is not None:
             args = (transaction, *args)
         if self.bind:
@@ -324,8 +334,11 @@ class Task(Handler, Generic[P, R]):
         least = sum(one.default is one.empty for one in parameters)
         return range(max(least - first, 0), max(len(parameters) - first + 1, 0))
 
-    def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_partial: bool = False) -> None:
         """Check that the function takes these arguments, as a worker will give them.
+
+        Args:
+            is_partial: others may come before them.
 
         Raises:
             WrongArguments: it does not.
@@ -333,8 +346,9 @@ class Task(Handler, Generic[P, R]):
         if self._signature is None or (not kwargs and len(args) in self._by_position):
             return
         given_first = (None,) * (self.bind + self.options.transactional)
+        bind = self._signature.bind_partial if is_partial else self._signature.bind
         try:
-            self._signature.bind(*given_first, *args, **kwargs)
+            bind(*given_first, *args, **kwargs)
         except TypeError as error:
             names = [str(one) for one in self._signature.parameters.values()][len(given_first) :]
             raise WrongArguments(
@@ -417,15 +431,51 @@ class Task(Handler, Generic[P, R]):
         wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
         return Outgoing(topic or self.topic, body, **wanted)
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
+    @overload
+    def s(self, *args: Any, **kwargs: Any) -> PartialSignature[R]: ...
+    def s(self, *args: Any, **kwargs: Any) -> PartialSignature[R]:
         """Return a call that is not sent yet, to be given to what sends it: ``flow.call(add.s(2, 3))``.
+
+        In a chain or a chord the value of what ran before comes first: ``add.s(2, 3) | add.s(4)``.
+
+        Raises:
+            WrongArguments: the function does not take these arguments, whatever comes before them.
+        """
+        self.check_call(args, kwargs, is_partial=True)
+        return Signature(self, args, kwargs)
+
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+        """Return a call that takes nothing of what ran before it in a chain or a chord.
 
         Raises:
             WrongArguments: the function does not take these arguments.
         """
-        body = call_body(self.name, args, kwargs)
-        self.check_call(*body)
-        return Signature(self, tuple(args), dict(kwargs))
+        self.check_call(args, kwargs)
+        return Signature(self, args, kwargs, immutable=True)
+
+    def map(self, items: Iterable[Any]) -> Signature[list[R]]:
+        """Return one call that runs the function for each of many arguments, one after another, in one message."""
+        return self.starmap((item,) for item in items)
+
+    def starmap(self, items: Iterable[Sequence[Any]]) -> Signature[list[R]]:
+        """Return one call that runs the function for each of many lists of arguments; see :meth:`map`.
+
+        Raises:
+            WrongArguments: the function does not take one of them, or its messages cannot be run like this.
+        """
+        call: Signature[list[R]] = load(f"{_FLOWS}.maps:starmap")(self, items)
+        return call
+
+    def chunks(self, items: Iterable[Sequence[Any]], n: int) -> group[list[R]]:
+        """Return a group of calls, each of which runs the function for at most ``n`` lists of arguments.
+
+        Raises:
+            WrongArguments: as :meth:`starmap`.
+        """
+        parts: group[list[R]] = load(f"{_FLOWS}.canvas:chunks")(self, items, n)
+        return parts
 
     def delay_many(
         self, calls: Iterable[Any], *, transaction: Any = None, **options: Unpack[ManyOptions]
@@ -554,20 +604,25 @@ def _checked_expiry(expires: Any) -> float | datetime:
     return float(expires)
 
 
-@dataclass(frozen=True, slots=True)
-class Signature(Generic[R]):
-    """A call that is not sent yet; :meth:`Task.s` makes it.
+@dataclass(slots=True)
+class PartialSignature(Generic[R]):
+    """A call whose first arguments may be missing: in a chain they come from what ran before.
 
     Args:
         options: as in :meth:`Task.apply_async`.
+        immutable: it takes nothing of what ran before.
+        callbacks, errbacks: called when it has succeeded, or failed for good.
     """
 
     task: Task[..., R]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: CallOptions = field(default_factory=lambda: CallOptions())
+    immutable: bool = False
+    callbacks: tuple[Part[Any], ...] = ()
+    errbacks: tuple[Part[Any], ...] = ()
 
-    def set(self, **options: Unpack[CallOptions]) -> Signature[R]:
+    def set(self, **options: Unpack[CallOptions]) -> Self:
         """Return the call with options: ``add.s(2, 3).set(priority=5)``.
 
         Raises:
@@ -576,12 +631,44 @@ class Signature(Generic[R]):
         refuse_unknown("set()", options, _CALLED_WITH - {"transaction"})
         return replace(self, options={**self.options, **options})
 
+    def link(self, callback: Part[Any]) -> None:
+        """Have something called with the value of this call; what follows does not wait for it."""
+        self.callbacks = (*self.callbacks, callback)
+
+    def link_error(self, errback: Part[Any]) -> None:
+        """Have something called if this call fails for good: with request, error and traceback, or with its id."""
+        self.errbacks = (*self.errbacks, errback)
+
+    def on_error(self, errback: Part[Any]) -> Self:
+        """Do as :meth:`link_error` does, and return the call."""
+        self.link_error(errback)
+        return self
+
+    def __or__(self, after: Part[T]) -> chain[T]:
+        """Return a chain of this call and what comes after it."""
+        joined: chain[T] = load(f"{_FLOWS}.canvas:chain")(self, after)
+        return joined
+
+
+class Signature(PartialSignature[R]):
+    """A call that is not sent yet; :meth:`Task.s` makes it."""
+
+    __slots__ = ()
+
     def delay(self, *, transaction: Any = None) -> Receipt[R]:
         """Send it now; see :meth:`Task.apply_async`."""
-        return self.task.apply_async(self.args, self.kwargs, transaction=transaction, **self.options)  # type: ignore[misc]
+        return self.task.app.send_prepared(self.prepare(), transaction)
 
     def prepare(self) -> Outgoing:
-        """Return what is sent."""
+        """Return what is sent.
+
+        Raises:
+            WrongArguments: an argument is missing, or it has callbacks.
+        """
+        if self.callbacks or self.errbacks:
+            raise WrongArguments(
+                f"a call of {self.task.name!r} has link or link_error, so it is a flow: send it as chain(...).delay()"
+            )
         return self.task.prepare(self.args, self.kwargs, **self.options)  # type: ignore[misc]
 
 
@@ -604,6 +691,16 @@ class Route:
     subscription: Subscription | None = None
     filter: Filter = EVERYTHING
     order: Order = Order.NONE
+    _made: dict[str, Task] = field(default_factory=dict)
+
+    def find(self, name: str) -> Task | None:
+        """Return a task of the group: one that was declared, or one that an extension gives to groups with tasks."""
+        found = self.tasks.get(name) or self._made.get(name)
+        if found is None and self.tasks and (make := task_maker(name)) is not None:
+            found = make(self, name)
+            if found is not None:
+                self._made[name] = found
+        return found
 
     def declare_order(self, wanted: str | None) -> None:
         """Set the order in which the group runs, as a handler asks for it.
@@ -662,6 +759,7 @@ class Route:
         task = self.tasks.get(name) if name is not None else None
         if task is None and name and message.headers.get(GROUP_HEADER, self.group) != self.group:
             return PASSED_OVER
+        task = task or (self.find(name) if name else None)
         if task is None:
             what = f"task {name!r} is not known to this worker" if name else "the message names no task"
             raise UnknownTask(f"{what}; known in {self.topic}/{self.group}: {', '.join(sorted(self.tasks)) or 'none'}")

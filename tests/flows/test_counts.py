@@ -4,7 +4,7 @@ import pytest
 
 from emsworker.admin.check import check
 from emsworker.local import LocalDatabase
-from emsworker.observe.stream_metrics import StreamMetrics
+from emsworker.monitoring.metrics import StreamMetrics
 from emsworker.store.engine.database import Database
 from tests.process.stream import Stream
 from tests.support.roles import users

@@ -20,6 +20,7 @@ from emsworker.admin.check import Severity, check
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
+from emsworker.arrow import scan
 from emsworker.beat.expiry import sweep_holds
 from emsworker.beat.orphans import clear_orphans
 from emsworker.cli.main import ems as cli
@@ -32,12 +33,13 @@ from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
 from emsworker.publish.intake import ingest
+from emsworker.spark import staging
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import VERBS
 from emsworker.store.groups import claims, progress
-from emsworker.store.stream import orphans, scan, staging
+from emsworker.store.stream import orphans
 from emsworker.store.topics import create_topic, get_topic, list_groups
 from tests.process.stream import Stream, open_stream
 from tests.support.roles import MakeUser, users

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from emsworker.admin import Admin
+from emsworker.admin.check import Severity, check
 from emsworker.core.config import Settings
 from emsworker.core.errors import InvalidName, MessageTooLarge
+from emsworker.integrations.celery.services import sweep_celery
 from emsworker.integrations.celery.store import chords, results, schedules
 from emsworker.integrations.celery.store.chords import ChordPart
 from emsworker.integrations.celery.store.results import StoredValue, check_key
@@ -43,6 +45,22 @@ def test_the_sweep_deletes_what_has_expired_and_keeps_what_is_for_ever(stream: S
     results.put(stream.session, [_entry(b"ever", b"", ttl_s=None), _entry(b"later", b"")])
     assert [results.sweep(stream.session, 3) for _ in range(3)] == [3, 2, 0]
     assert set(results.find(stream.session, [b"ever", b"later"])) == {b"ever", b"later"}
+
+
+def test_results_that_no_beat_deletes_are_found(stream: Stream) -> None:
+    results.put(
+        stream.session, [_entry(b"ever", b"", ttl_s=None), _entry(b"later", b""), _entry(b"over", b"", ttl_s=0.0)]
+    )
+    assert _check(stream) == (Severity.OK, "no result is kept past its time")
+    results.put(stream.session, [_entry(b"%d" % number, b"", ttl_s=-3601.0) for number in range(3)])
+    assert _check(stream) == (Severity.WARNING, "3 results expired")
+    sweep_celery(stream.session, Settings())
+    assert _check(stream)[0] is Severity.OK
+
+
+def _check(stream: Stream) -> tuple[Severity, str]:
+    (found,) = (one for one in check(stream.url, None, {}) if one.name == "ems_celery_result")
+    return found.severity, found.value
 
 
 def test_keys_are_bytes_of_which_each_counts(stream: Stream) -> None:

@@ -11,7 +11,7 @@ import pytest
 from emsworker.admin.monitoring import Monitoring
 from emsworker.admin.standing import Standings
 from emsworker.beat.retention import trim
-from emsworker.beat.services import leader_services
+from emsworker.beat.services import LedStream, leader_services
 from emsworker.core.config import Settings
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
@@ -76,7 +76,7 @@ def test_what_many_topics_cost(crowded: Stream) -> None:
     work: dict[str, Callable[[], Any]] = {
         "find_work of 10 groups": lambda: claims.find_work(session, few),
     }
-    for service in leader_services():
+    for service in leader_services(LedStream()):
         name = getattr(service, "__name__", type(service).__name__)
         work[f"beat: {name}"] = partial(service, session, settings)
     found = {name: measured(session, one) for name, one in work.items()}

@@ -17,7 +17,7 @@ from emsworker import (
     TaskFailed,
     Transaction,
 )
-from emsworker.flows import AsyncFlow, CallFailed, Flow
+from emsworker.flows import AsyncFlow, CallFailed, Flow, FlowHandle, chain, chord, chunks, group
 
 app = Ems("shop")
 
@@ -178,7 +178,10 @@ def checkout(flow: Flow, customer: str) -> list[str]:
     assert_type(flow.call(add.s(1, y=2)), int)
     assert_type(flow.gather(name_of.s(n) for n in range(3)), list[str])
     assert_type(flow.gather([add.s(1)], errors=True), list[int | CallFailed])
+    assert_type(flow.call(add.s(1) | name_of.s()), str)
+    assert_type(flow.gather([group(add.s(1)), group(add.s(2))]), list[list[int]])
     flow.undo(add.s(1))
+    flow.undo(add.s(1) | name_of.s())
     flow.sleep("1d")
     return flow.call(side_by_side.s("ada"))
 
@@ -189,6 +192,23 @@ async def side_by_side(flow: AsyncFlow, customer: str) -> list[str]:
     assert_type(await flow.step(charge, customer, 3), dict[str, int])
     assert_type(await flow.call(add.s(1)), int)
     return await flow.gather(name_of.s(n) for n in range(3))
+
+
+@app.task
+def total(numbers: list[int]) -> float:
+    return sum(numbers)
+
+
+def canvases_know_what_they_give() -> None:
+    assert_type((add.s(1, 2) | name_of.s()).delay(), FlowHandle[str])
+    assert_type(chain(add.s(1, 2), add.s(1), name_of.s()).apply_async(), FlowHandle[str])
+    assert_type(group(add.s(n, n) for n in range(3)).delay().get(), list[int])
+    assert_type(group(add.s(1), add.s(2)), group[int])
+    assert_type(chord([add.s(1, 2)], total.s()).delay(), FlowHandle[float])
+    assert_type((group(add.s(1, 2)) | total.s()).on_error(name_of.si(1)).delay(), FlowHandle[float])
+    assert_type(chain(total.map([[1], [2, 3]])).delay().get(), list[float])
+    assert_type(chunks(add, [(1, 2)], 10).delay().get(), list[list[int]])
+    assert_type(add.chunks([(1, 2)], 10), group[list[int]])
 
 
 def flows_know_what_they_return() -> None:

@@ -1,6 +1,7 @@
 """Mistakes that a type checker finds: one on each line that ends with "mistake", and no other."""
 
 from emsworker import BoundTask, Ems, Message, Transaction
+from emsworker.flows import Flow, FlowHandle, group
 
 app = Ems("shop")
 
@@ -69,6 +70,19 @@ def with_two(transaction: Transaction, message: Message) -> None: ...
 
 @app.subscribe("orders", group="ledger", batch=10)  # mistake
 def with_one(message: Message) -> None: ...
+
+
+@app.flow
+def checkout(flow: Flow, customer: str) -> int:
+    flow.call(add.s("2"))  # mistake
+    flow.call(add.s())  # mistake
+    number: int = flow.call(add.s(1) | name_of.s())  # mistake
+    return number
+
+
+add.si("2")  # mistake
+handle: FlowHandle[int] = (add.s(1) | name_of.s()).delay()  # mistake
+both: list[int] = group(name_of.s(1)).delay().get()  # mistake
 
 
 async def coroutines() -> None:

@@ -8,4 +8,5 @@ EXTENSION = Extension(
     rights="emsworker.integrations.celery.rights:RIGHTS",
     services="emsworker.integrations.celery.services:services",
     topics=("amqp:", "amqp-bus"),  # names.py
+    checks="emsworker.integrations.celery.checks:checks",
 )
