@@ -93,22 +93,31 @@ class OpenStream:
 
     @contextlib.contextmanager
     def changing(self, action: str, target: str, count: Callable[[object], int] | None = None) -> Iterator[Admin]:
-        """For a change that the audit tells of, as of one by the dashboard; a user who may not write it is told so.
+        """For a change that the audit tells of; see :meth:`recording`."""
+        from emsworker.admin import Admin
+
+        with self.recording(action, target, count) as database:
+            yield Admin(database)
+
+    @contextlib.contextmanager
+    def recording(self, action: str, target: str, count: Callable[[object], int] | None = None) -> Iterator[Database]:
+        """The database for a change that the audit tells of, as of one by the dashboard.
+
+        A user who may not write the audit is told so.
 
         Args:
             action, target, count: see :meth:`emsworker.admin.audit.Audit.record`.
         """
-        from emsworker.admin import Admin
         from emsworker.admin.audit import Audit, count_changed, name_of_system_user
         from emsworker.store.engine.probe import may_insert
 
         database = self.database()
         if not database.call(lambda session: may_insert(session, "ems_audit")):
             click.echo("Not recorded in the audit, which this database user may not write.", err=True)
-            yield Admin(database)
+            yield database
             return
         with Audit(database).record(name_of_system_user(), action, target, "by a command", count or count_changed):
-            yield Admin(database)
+            yield database
 
     def monitoring(self) -> Monitoring:
         """For looking; at a replica, if there is one."""

@@ -207,6 +207,9 @@ class Settings:
     audit_keep_s: float = option(
         31536000.0, seconds(), help="the time for which the beat keeps rows of the audit; 0: for ever"
     )
+    flow_keep_s: float = option(
+        604800.0, seconds(), help="the time for which the beat keeps flows that have ended; 0: for ever"
+    )
     refused_keep_s: float = option(
         604800.0, seconds(), help="the time for which the beat keeps refused rows of ems_publish; 0: for ever"
     )

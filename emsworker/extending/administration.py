@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from emsworker.admin.monitoring import Trace as Trace
     from emsworker.admin.monitoring import TraceState as TraceState
     from emsworker.admin.operators import check_operator as check_operator
+    from emsworker.admin.paging import Listing as Listing
+    from emsworker.admin.paging import decode_token as decode_token
     from emsworker.admin.paging import encode_token as encode_token
     from emsworker.admin.readers import HoldView as HoldView
     from emsworker.admin.servers import Servers as Servers
@@ -73,7 +75,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.admin.messages": "BEGINNING_BYTES",
             "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
             "emsworker.admin.operators": "check_operator",
-            "emsworker.admin.paging": "encode_token",
+            "emsworker.admin.paging": "decode_token Listing encode_token",
             "emsworker.admin.readers": "HoldView",
             "emsworker.admin.servers": "ServerView Servers look",
             "emsworker.admin.standing": "GroupStanding Standings TopicStanding",

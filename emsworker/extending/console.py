@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from emsworker.console.dialogue import confirm as confirm
     from emsworker.console.dialogue import delete_named as delete_named
     from emsworker.console.dialogue import first_of as first_of
+    from emsworker.console.dialogue import progress as progress
     from emsworker.console.dialogue import say_more as say_more
     from emsworker.console.failures import CommandFailure as CommandFailure
     from emsworker.console.failures import WrongUsage as WrongUsage
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from emsworker.console.options import json_option as json_option
     from emsworker.console.options import most_option as most_option
     from emsworker.console.options import read_duration as read_duration
+    from emsworker.console.options import read_moment as read_moment
     from emsworker.console.options import stream_options as stream_options
+    from emsworker.console.options import together as together
     from emsworker.console.options import wide_option as wide_option
     from emsworker.console.options import yes_option as yes_option
     from emsworker.console.output import draws_tables as draws_tables
     from emsworker.console.output import print_done as print_done
+    from emsworker.console.output import print_gap as print_gap
     from emsworker.console.output import print_json as print_json
     from emsworker.console.output import print_record as print_record
     from emsworker.console.output import print_rows as print_rows
@@ -51,12 +55,12 @@ else:  # a name that is not above is an error of types, too
             "emsworker.console.cells": "Row",
             "emsworker.console.completing": "complete_groups complete_topics",
             "emsworker.console.context_keys": "TRACEBACK URL",
-            "emsworker.console.dialogue": "as_far_as_allowed confirm delete_named first_of say_more",
+            "emsworker.console.dialogue": "progress as_far_as_allowed confirm delete_named first_of say_more",
             "emsworker.console.failures": "CommandFailure WrongUsage",
             "emsworker.console.http": "listen read_address",
             "emsworker.console.options": "COUNT DURATION changes_of common_options duration_option json_option "
-            "most_option read_duration stream_options wide_option yes_option",
-            "emsworker.console.output": "draws_tables print_done print_json print_record print_rows",
+            "together read_moment most_option read_duration stream_options wide_option yes_option",
+            "emsworker.console.output": "print_gap draws_tables print_done print_json print_record print_rows",
             "emsworker.console.streams": "OpenStream open_databases open_single open_stream open_wanted",
             "emsworker.console.terminal": "make_table open_console",
         },

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from emsworker.core.terminal_text import escape_control as escape_control
     from emsworker.core.terminal_text import in_utf8 as in_utf8
     from emsworker.core.times import NO_TIME as NO_TIME
+    from emsworker.core.times import in_utc as in_utc
     from emsworker.core.times import utc as utc
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
@@ -103,6 +104,6 @@ else:  # a name that is not above is an error of types, too
             "emsworker.core.selection.filters": "EVERYTHING Filter",
             "emsworker.core.selection.parser": "parse_time",
             "emsworker.core.terminal_text": "escape_control in_utf8",
-            "emsworker.core.times": "NO_TIME utc",
+            "emsworker.core.times": "in_utc NO_TIME utc",
         },
     )

@@ -1,12 +1,18 @@
 """The declaration."""
 
-from emsworker.extending.declaration import Extension
+from emsworker.extending.declaration import Command, Extension
 
 EXTENSION = Extension(
     "flows",
     __package__,
     rights="emsworker.flows.rights:RIGHTS",
+    commands={
+        "flows": Command("emsworker.flows.commands:flows", "List, show, cancel, retry, signal and delete flows."),
+    },
     services="emsworker.flows.services:services",
+    pages="emsworker.flows.pages:pages",
+    checks="emsworker.flows.counts:checks",
+    metrics="emsworker.flows.counts:metrics",
     follow="emsworker.flows.store:follow",
     follow_in_memory="emsworker.flows.memory:follow",
     tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},

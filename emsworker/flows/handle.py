@@ -11,6 +11,7 @@ from emsworker.extending.errors import ResultTimeout
 from emsworker.extending.processes import ticks
 from emsworker.flows.errors import FlowCancelled, FlowFailed, UnknownFlow
 from emsworker.flows.port import FlowStore
+from emsworker.flows.retrying import first_step
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, GATHER, CallEnd, FlowRow, StepRow, decode_value
 from emsworker.flows.run import value_of
 
@@ -141,13 +142,20 @@ class FlowHandle(Generic[R]):
         """
         return self._store.cancel(self._row())
 
-    def retry(self) -> bool:
+    def retry(self, from_step: int | str | None = None) -> bool:
         """Run the flow again that has failed or was cancelled, from where it ended.
 
+        Args:
+            from_step: number or name of the first step that runs again; see :func:`first_step`.
+
         Returns:
-            false if it is no such flow.
+            false if it is no such flow, or its steps were undone.
+
+        Raises:
+            WrongArguments: it has no such step, or is to run from one although its steps were undone.
         """
-        return self._store.retry(self._row())
+        row = self._row()
+        return self._store.retry(row, first_step(row.key, self._store.steps_of(row), from_step))
 
     def _row(self) -> FlowRow:
         row = self._store.find(self.id)

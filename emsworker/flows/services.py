@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emsworker.extending.declaration import LedStream, Service
+from emsworker.flows.retention import sweep_flows
 from emsworker.flows.watching import WatchFlows
 
 
 def services(stream: LedStream) -> Sequence[Service]:
     """Return the services of the leading beat."""
-    return [WatchFlows()]
+    return [WatchFlows(), sweep_flows]

@@ -60,10 +60,10 @@ class FlowStore:
 
     Args:
         database: the stream's.
-        outbox: the stream's.
+        outbox: the stream's, which moves what is committed into the stream at once; without it the beat does.
     """
 
-    def __init__(self, database: Database, outbox: Outbox) -> None:
+    def __init__(self, database: Database, outbox: Outbox | None = None) -> None:
         self._database, self._outbox = database, outbox
         self._name = identifier(database.name)
         self._checkpoints = Checkpoints(self._record)
@@ -91,7 +91,8 @@ class FlowStore:
         if its_owner != owner:
             new.check_same(name, args)
             return False
-        self._outbox.move_after(transaction)
+        if self._outbox is not None:
+            self._outbox.move_after(transaction)
         return True
 
     def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
@@ -131,7 +132,8 @@ class FlowStore:
             args = {"flow_id": number, "name": name, "value": value, "owner": new_uid()}
             for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
                 self._run(transaction, statement, args)
-            self._outbox.move_after(transaction)
+            if self._outbox is not None:
+                self._outbox.move_after(transaction)
         return str(state)
 
     def _run(self, transaction: Any, statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:

@@ -39,7 +39,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     monitoring.serve monitoring.export health readers readers.list readers.forget readers.release refused refused.list
     refused.retry refused.delete local local.start local.stop
     local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check
-    web web.password audit"""
+    web web.password audit flows flows.list flows.show flows.cancel flows.retry flows.signal flows.delete"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
 
@@ -56,7 +56,7 @@ def test_every_command_and_option_has_help(path: tuple[str, ...]) -> None:
 
 def test_the_list_of_commands_tells_what_they_tell_themselves() -> None:
     theirs = {name: one for extension in extensions().values() for name, one in extension.commands.items()}
-    assert {"chaos", "local", "pipeline", "web"} <= theirs.keys()
+    assert {"chaos", "flows", "local", "pipeline", "web"} <= theirs.keys()
     for name, declared in {**_COMMANDS, **theirs}.items():
         command = ALL[name,]
         assert command.help is not None
@@ -82,6 +82,7 @@ def test_everything_that_prints_knows_json() -> None:
         ("monitoring", "serve"),
         ("pipeline",),
         ("chaos",),
+        ("flows",),
         ("local",),
         ("web",),
         ("web", "password"),

@@ -279,7 +279,9 @@ def test_the_page_on_security_tells_all_that_each_role_may_write() -> None:
     table = writes_table()
     for row in (
         "| `publisher` | `ems_publish` (topic, body, key, tag, headers, task, priority, delay_s, uid) | nothing | nothing |",
-        "| `producer` | `ems_dedup`, `ems_message`, `ems_outbox` | `ems_dedup`, `ems_outbox` (created_at), `ems_partition` (next_offset) | nothing |",
+        "| `producer` | `ems_dedup`, `ems_flow`, `ems_flow_attribute`, `ems_flow_signal`, `ems_message`, `ems_outbox` | "
+        "`ems_dedup`, `ems_flow` (id, state, owner, waits, changed_at), `ems_outbox` (created_at), `ems_partition` "
+        "(next_offset) | nothing |",
         "| `viewer` | nothing | nothing | nothing |",
         "| `reader` | nothing | nothing | nothing |",
         "| `reader` with `--allow hold`, besides | `ems_hold` | `ems_hold` | nothing |",
@@ -669,6 +671,7 @@ _READS = {
         (
             *("topics list", "groups list", "clients", "trace orders/0/1", "dead list", "dead list --by error", "top"),
             *("servers list", "refused list", "schedules list", "readers list", "alarms list", "alarms silences"),
+            *("flows list", "flows list --by name"),
         ),
         _WATCHERS,
     ),

@@ -192,6 +192,31 @@ def test_a_lock_wait_timeout_rolls_everything_back_and_runs_again(stream: Stream
     assert found == [(size + 1,), (size + 1,)]
 
 
+def test_a_change_within_a_transaction_is_run_again_with_all_of_it(stream: Stream) -> None:
+    stream.rows("INSERT INTO ems_leader VALUES ('a', 'h', NOW(6)), ('b', 'h', NOW(6))")
+    first, second = (Sql(f"UPDATE ems_leader SET holder = 'x' WHERE service = '{name}'") for name in "ab")
+    tries: list[bool] = []
+    results: list[object] = []
+
+    def work(session: Session) -> str:
+        tries.append(True)
+        if len(tries) == 2:
+            other.rollback()
+        changed = session.change(first), session.change(second)
+        assert session.in_transaction and changed == (1, 1)
+        return "both"
+
+    with stream.new_session() as other, stream.new_session() as session:
+        session.execute(Sql("SET innodb_lock_wait_timeout = 1"))
+        session.before_commit = results.append
+        other.begin()
+        other.execute(second)
+        assert session.transaction(work) == "both"
+        session.before_commit = None
+    assert len(tries) == 2 and results == ["both"], "the second try holds both rows, and one commit has both"
+    assert stream.rows("SELECT holder FROM ems_leader WHERE service IN ('a', 'b')") == [("x",), ("x",)]
+
+
 def test_a_deadlock_is_run_again_and_both_take_effect_once(stream: Stream) -> None:
     ids = _two_rows(stream)
     meet = threading.Barrier(2)

@@ -55,6 +55,7 @@ _LOOKING = frozenset(
         "check",
         "clients",
         "dead",
+        "flows",
         "grants",
         "groups",
         "messages",

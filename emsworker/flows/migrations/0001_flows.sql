@@ -1,13 +1,13 @@
 -- Flows: many steps with one outcome. A flow is one row; its steps, the ends of the calls that they wait for, the signals
--- that it was given and the values that it emits are rows of its own.
+-- that it was given and the values that it emits are rows of its own. One that is being deleted has no key.
 
 CREATE TABLE IF NOT EXISTS ems_flow (
   id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
-  `key` VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  `key` VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   version INT UNSIGNED NOT NULL,
   topic_id INT UNSIGNED NOT NULL,
-  state ENUM('ready', 'running', 'waiting', 'done', 'failed', 'cancelled') NOT NULL,
+  state ENUM('ready', 'running', 'waiting', 'done', 'failed', 'cancelled', 'deleted') NOT NULL,
   run INT UNSIGNED NOT NULL DEFAULT 0,
   owner BINARY(16) NOT NULL,
   headers MEDIUMBLOB NOT NULL,

@@ -202,6 +202,7 @@ class Session:
         self._connection: Connection | None = None
         self._pid = 0
         self._used_at = 0.0
+        self._works = False  # in a transaction of transaction()
         # Called with the result of each transaction before its commit: what it writes is committed with it, or not.
         self.before_commit: Callable[[object], None] | None = None
         # Called after each packet has left, and before its answer is read; it must not raise.
@@ -221,7 +222,12 @@ class Session:
         return self.send(self.mogrify(statement, args))[0]
 
     def change(self, statement: Sql, args: Args | None = None) -> int:
-        """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched."""
+        """Run one statement that changes rows as a transaction, retried on conflict; returns how many rows matched.
+
+        Within :meth:`transaction` it is part of that: a conflict rolls all of it back, so all is tried again.
+        """
+        if self._works:
+            return self.execute(statement, args).affected
         if self.before_commit is not None:
             return self.transaction(lambda session: session.execute(statement, args).affected)
         return self.retry_on_conflict(lambda: self.execute(statement, args).affected)
@@ -387,7 +393,11 @@ class Session:
 
         def attempt() -> T:
             self.begin()
-            result = work(self)
+            self._works = True
+            try:
+                result = work(self)
+            finally:
+                self._works = False
             if self.before_commit is not None:
                 self.before_commit(result)
             self.commit()
