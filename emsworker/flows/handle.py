@@ -86,7 +86,7 @@ class FlowHandle(Generic[R]):
         """Run the flow again that has failed or was cancelled, from where it ended.
 
         Returns:
-            false if it is no such flow.
+            false if it is no such flow, or its steps were undone: its checkpoints no longer hold, so start another.
         """
         return self._store.retry(self._row())
 

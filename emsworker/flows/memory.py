@@ -27,6 +27,7 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
+    is_undone,
 )
 
 
@@ -39,6 +40,7 @@ class KeptFlow:
     steps: dict[int, StepRow] = field(default_factory=dict)
     ends: dict[tuple[int, int], CallEnd] = field(default_factory=dict)
     signals: list[SignalRow] = field(default_factory=list)
+    taken: list[tuple[int, SignalRow]] = field(default_factory=list)
     values: list[tuple[int, bytes, datetime]] = field(default_factory=list)
     attributes: dict[str, str] = field(default_factory=dict)
 
@@ -59,7 +61,9 @@ class MemoryFlowStore:
         if number is not None:
             new.check_same(self._flows[number].row.name, self._flows[number].row.args)
             return number, False
+        held = self._broker.transactions.held_by(transaction)
         number = self._keys[new.key] = next(self._numbers)
+        held.undo.append(lambda: self._forget(new.key))
         now = self._broker.now()
         row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
         row.started_at = row.changed_at = now
@@ -75,9 +79,14 @@ class MemoryFlowStore:
         kept = self._flows[number]
         state = kept.row.state
         if state not in ENDED:
-            kept.signals.append(SignalRow(next(self._signals), name, value))
+            signal = SignalRow(next(self._signals), name, value)
+            self._broker.transactions.held_by(transaction).undo.append(lambda: kept.signals.remove(signal))
+            kept.signals.append(signal)
             self.wake(transaction, number)
         return state
+
+    def _forget(self, key: str) -> None:
+        del self._flows[self._keys.pop(key)]
 
     def wake(self, transaction: Any, number: int) -> None:
         """Send a message that runs a flow, if it waits."""
@@ -122,7 +131,8 @@ class MemoryFlowStore:
             kept.steps[step.number] = replace(step)
             if step in change.added:
                 kept.steps[step.number].pending = step.total
-        taken = {signal for signal, _ in change.taken}
+        taken = dict(change.taken)
+        kept.taken += [(taken[one.id], one) for one in kept.signals if one.id in taken]
         kept.signals = [one for one in kept.signals if one.id not in taken]
         kept.values += [(number, value, self._broker.now()) for number, value in change.emitted]
         if change.state is not None:
@@ -183,15 +193,17 @@ class MemoryFlowStore:
         return True
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; false if it is no such flow now."""
+        """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.FlowStore.retry`."""
         kept = self._flows[flow.id]
-        if kept.row.state not in (FAILED, CANCELLED):
+        if kept.row.state not in (FAILED, CANCELLED) or (step is None and is_undone([*kept.steps.values()])):
             return False
         last = max(kept.steps, default=0)
         failed = [number for (number, _), end in kept.ends.items() if end.failure is not None]
         first = step if step is not None else last if failed and max(failed) == last else last + 1
         kept.steps = {number: one for number, one in kept.steps.items() if number < first}
         kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}
+        kept.signals += [signal for number, signal in kept.taken if number >= first]
+        kept.taken = [one for one in kept.taken if one[0] < first]
         kept.row = replace(
             kept.row,
             state=READY,
@@ -200,7 +212,7 @@ class MemoryFlowStore:
             ended_at=None,
             deadline_at=None,
             run=kept.row.run + 1,
-            next_step=last + 1,
+            next_step=max(kept.row.next_step, last + 1),
         )
         self._send_wake(kept)
         return True

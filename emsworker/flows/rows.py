@@ -27,6 +27,7 @@ STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, EMIT, PATCH = (
 )
 CALLS = (CALL, GATHER)
 MAX_VALUE_BYTES = 1 << 20
+LONGEST_NAME = 190
 _JSON = Decoder(("json",))
 
 
@@ -89,6 +90,17 @@ class StepRow:
     ended_at: datetime | None = None
     is_ended: bool = True
     topics: str | None = None
+
+
+def undo_name(noted: StepRow) -> str:
+    """Return the name of the call that undoes what was noted."""
+    return f"undo {noted.number}: {noted.name}"[:190]
+
+
+def is_undone(steps: Sequence[StepRow]) -> bool:
+    """Return whether something of a flow was undone: its checkpoints no longer tell what holds."""
+    names = {undo_name(row) for row in steps if row.kind == UNDO}
+    return any(row.name in names for row in steps if row.kind == CALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,7 @@ class Change:
         waits: for what it waits.
         unless: steps and signals; if one of these steps has no call pending, or one of these signals is there, the flow
             does not wait, and nothing is written.
+        since: when the run began; the flow does not wait either if a time for which it waits has come since.
     """
 
     added: list[StepRow] = field(default_factory=list)
@@ -204,6 +217,7 @@ class Change:
     value: bytes | None = None
     failure: Failure | None = None
     unless: tuple[Sequence[int], Sequence[str]] = ((), ())
+    since: datetime | None = None
 
 
 @dataclass(slots=True)

@@ -72,6 +72,8 @@ def start(app: Ems, store: FlowStore, task: FlowTask[Any, Any], new: NewFlow, tr
     number, is_new = store.start(transaction, new, task.topic_id, owner)
     if is_new:
         _send(app, transaction, task, number, owner)
+        if new.timeout_s is not None:  # from now: not before the deadline, which was set a moment ago
+            send_wake(app, transaction, task, number, app.server_time(new.timeout_s))
     return is_new
 
 

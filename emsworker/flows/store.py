@@ -38,6 +38,7 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
+    is_undone,
 )
 
 _SQL = Statements(__name__)
@@ -47,6 +48,10 @@ _NO_STEP, _NO_SIGNAL = (0,), ("",)
 
 class _Ready(Exception):
     """What the flow was to wait for is there."""
+
+
+class _Written(Exception):
+    """An earlier try was committed, and its answer lost: only the run itself ends or waits without a new run."""
 
 
 class FlowStore:
@@ -103,6 +108,7 @@ class FlowStore:
         Returns:
             its state; ``None`` if there is no such flow. One that has ended gets no signal.
         """
+        self._run(transaction, _SQL.lock_flow, {"key": key})
         found = self._run(transaction, _SQL.find_by_key, {"key": key})
         if not found:
             return None
@@ -172,7 +178,11 @@ class FlowStore:
         """
 
         def write(session: Session) -> None:
+            if change.unless[0]:
+                session.rows(_SQL.lock_steps, {"flow_id": flow.id, "steps": list(change.unless[0])})
             if not session.change(_SQL.fence, {"flow_id": flow.id, "run": flow.run}):
+                if change.state is not None and session.rows(_SQL.get_run, {"flow_id": flow.id}) == ((flow.run,),):
+                    raise _Written
                 raise _lost(flow)
             if change.state == WAITING and session.rows(*_count_ready(flow, change))[0][0]:
                 raise _Ready
@@ -183,7 +193,7 @@ class FlowStore:
             self._database.call(lambda session: session.transaction(write))
         except _Ready:
             return False
-        except Duplicate:  # as of a checkpoint
+        except (Duplicate, _Written):
             return True
         return True
 
@@ -216,16 +226,20 @@ class FlowStore:
             ]
             yield insertion(_SQL.insert_values, rows)
         if change.state is not None:
-            args: dict[str, Any] = {"state": change.state, "waits": change.waits, "value": change.value}
+            args: dict[str, Any] = {
+                "state": change.state,
+                "waits": (change.waits or "")[:190] or None,
+                "value": change.value,
+            }
             args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
         if change.state in ENDED:
-            yield from self._end_of_flow(flow, CallEnd(0, change.value, change.failure or flow.failure))
+            yield from self._tell_parent(flow.parent, CallEnd(0, change.value, change.failure or flow.failure))
 
-    def _end_of_flow(self, flow: FlowRow, end: CallEnd) -> Iterable[Sql]:
-        """Yield what tells the flow that has called this one."""
-        if flow.parent is not None:
-            parent, step, number = map(int, flow.parent.split("."))
+    def _tell_parent(self, place: str | None, end: CallEnd) -> Iterable[Sql]:
+        """Yield what tells the flow that has called one of its end."""
+        if place is not None:
+            parent, step, number = map(int, place.split("."))
             yield from end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
@@ -261,19 +275,23 @@ class FlowStore:
         def cancel(session: Session) -> bool:
             if not session.change(_SQL.cancel, {"flow_id": flow.id}):
                 return False
-            end = CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled"))
-            for statement in self._end_of_flow(flow, end):
+            for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
                 session.execute(statement)
             todo = [flow.id]
             while todo:
-                children = session.rows(_SQL.list_children, {"prefix": f"{todo.pop()}.%"})
-                todo += [number for (number,) in children if session.change(_SQL.cancel, {"flow_id": number})]
+                for number, place, key in session.rows(_SQL.list_children, {"prefix": f"{todo.pop()}.%"}):
+                    if session.change(_SQL.cancel, {"flow_id": number}):
+                        todo.append(number)
+                        for statement in self._tell_parent(place, _cancelled(key)):  # which may be retried
+                            session.execute(statement)
             return True
 
         return self._database.call(lambda session: session.transaction(cancel))
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
         """Run a flow again that has failed or was cancelled; false if it is no such flow now.
+
+        One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds.
 
         Args:
             step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
@@ -284,6 +302,8 @@ class FlowStore:
             if not session.rows(_SQL.lock_ended, {"flow_id": flow.id}):
                 return False
             steps = session.rows(_SQL.list_steps, {"flow_id": flow.id})
+            if step is None and is_undone([_step(row) for row in steps]):
+                return False
             last = steps[-1][0] if steps else 0
             first = step if step is not None else _failed_call(session, flow, last)
             args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid(), "next_step": last + 1}
@@ -293,6 +313,10 @@ class FlowStore:
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
+
+
+def _cancelled(key: str) -> CallEnd:
+    return CallEnd(0, None, Failure("FlowCancelled", f"flow {key!r} was cancelled"))
 
 
 def _lost(flow: FlowRow) -> FlowLost:
@@ -354,8 +378,8 @@ def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
 
 def _count_ready(flow: FlowRow, change: Change) -> tuple[Sql, dict[str, Any]]:
     steps, signals = change.unless
-    args = {"flow_id": flow.id, "steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
-    return _SQL.count_ready, args
+    args: dict[str, Any] = {"steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
+    return _SQL.count_ready, args | {"flow_id": flow.id, "since": change.since and change.since.replace(tzinfo=None)}
 
 
 def _failed_call(session: Session, flow: FlowRow, last: int) -> int:

@@ -5,7 +5,8 @@ VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(head
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND) ON DUPLICATE KEY UPDATE id = id
 
 -- name: find_started
-SELECT id, owner, name, args, state FROM %(database)s.ems_flow WHERE `key` = %(key)s
+-- Locked by the INSERT already; a plain read might be of a snapshot in which the flow is not yet there.
+SELECT id, owner, name, args, state FROM %(database)s.ems_flow WHERE `key` = %(key)s LOCK IN SHARE MODE
 
 -- name: insert_attributes
 INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id) VALUES
@@ -78,9 +79,25 @@ UPDATE ems_flow SET state = %(state)s, waits = %(waits)s, value = %(value)s,
   ended_at = IF(%(is_ended)s, NOW(6), NULL) WHERE id = %(flow_id)s
 
 -- name: count_ready
--- Read after the flow's row was locked: what becomes ready later finds the flow waiting.
+-- Read after the flow's row was locked: what becomes ready later finds the flow waiting. A message whose time came while
+-- the run was under way was passed over, so times that have come since it began count too.
 SELECT (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step IN %(steps)s AND pending = 0)
   + (SELECT COUNT(*) FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND name IN %(signals)s AND step IS NULL)
+  + (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at > %(since)s AND due_at <= NOW(6))
+  + (SELECT COUNT(*) FROM ems_flow WHERE id = %(flow_id)s AND deadline_at > %(since)s AND deadline_at <= NOW(6))
+
+-- name: lock_steps
+-- Before the flow's row, which is the order of the acks that end calls. Without it, at READ COMMITTED, the ack of the last
+-- call could pass the running flow by, uncommitted, while the flow reads that the call has not ended, and goes to wait.
+SELECT step FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step IN %(steps)s ORDER BY step FOR UPDATE
+
+-- name: lock_flow
+-- Held until a signal is committed, at any isolation level: a flow that goes to wait meanwhile sees the signal. It also
+-- makes the state that is read next the present one.
+UPDATE %(database)s.ems_flow SET changed_at = UTC_TIMESTAMP(6) WHERE `key` = %(key)s
+
+-- name: get_run
+SELECT run FROM ems_flow WHERE id = %(flow_id)s
 
 -- name: insert_ends
 -- IGNORE: a call that is run again, because its dead letter was requeued for example, ends only once.
@@ -119,14 +136,14 @@ UPDATE ems_flow SET state = 'cancelled', run = run + 1, waits = NULL, changed_at
 WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
 
 -- name: list_children
-SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
+SELECT id, parent, `key` FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
 
 -- name: lock_ended
 SELECT id FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
 
 -- name: reopen
 UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = NULL, error = NULL, ended_at = NULL, deadline_at = NULL,
-  run = run + 1, changed_at = NOW(6), next_step = %(next_step)s WHERE id = %(flow_id)s
+  run = run + 1, changed_at = NOW(6), next_step = GREATEST(next_step, %(next_step)s) WHERE id = %(flow_id)s
 
 -- name: delete_steps
 DELETE FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step >= %(step)s

@@ -1,6 +1,6 @@
 -- name: list_open
 -- Flows that nothing has changed for a while, a page at a time.
-SELECT id, state, run, owner, topic_id, error_type IS NOT NULL FROM ems_flow FORCE INDEX (PRIMARY)
+SELECT id, state, run, owner, topic_id, parent, error_type IS NOT NULL FROM ems_flow FORCE INDEX (PRIMARY)
 WHERE id > %(after)s AND ended_at IS NULL AND changed_at < NOW(6) - INTERVAL %(quiet_s)s SECOND ORDER BY id LIMIT %(limit)s
 
 -- name: list_pending

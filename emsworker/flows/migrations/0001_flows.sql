@@ -25,7 +25,8 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   PRIMARY KEY (id),
   UNIQUE KEY `key` (`key`),
   KEY state (state, changed_at),
-  KEY ended (ended_at)
+  KEY ended (ended_at),
+  KEY parent (parent)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_flow_step (
