@@ -157,3 +157,18 @@ def calls_a_crash(flow: Flow, n: int) -> str:
     except CallFailed as error:
         return error.error_type
     return "nothing"
+
+
+@app.flow
+def waits(flow: Flow) -> Any:
+    return flow.wait_for("go")
+
+
+@app.flow
+def middle(flow: Flow) -> Any:
+    return flow.call(waits.s())
+
+
+@app.flow
+def grandparent(flow: Flow) -> Any:
+    return flow.gather([middle.s(), waits.s()])
