@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from emsworker import Ignore
 from emsworker.extending.apps import Signature, Task, full_name
 from emsworker.extending.errors import (
     EmsError,
@@ -506,8 +507,11 @@ def step_name(function: Any) -> str:
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether a flow that ended with this error would end with it again: what was recorded cannot change."""
-    return isinstance(error, (StepFailed, FlowChanged, EncodeError, WrongArguments))
+    """Return whether a flow that ended with this error would end with it again: what was recorded cannot change.
+
+    Ignore ends it too: a flow that were neither tried again nor ended would stay where it is.
+    """
+    return isinstance(error, (StepFailed, FlowChanged, EncodeError, WrongArguments, Ignore))
 
 
 def _class_path(error: BaseException) -> str:

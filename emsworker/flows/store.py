@@ -178,8 +178,6 @@ class FlowStore:
         """
 
         def write(session: Session) -> None:
-            if change.unless[0]:
-                session.rows(_SQL.lock_steps, {"flow_id": flow.id, "steps": list(change.unless[0])})
             if not session.change(_SQL.fence, {"flow_id": flow.id, "run": flow.run}):
                 if change.state is not None and session.rows(_SQL.get_run, {"flow_id": flow.id}) == ((flow.run,),):
                     raise _Written

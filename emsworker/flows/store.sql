@@ -86,11 +86,6 @@ SELECT (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step 
   + (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at > %(since)s AND due_at <= NOW(6))
   + (SELECT COUNT(*) FROM ems_flow WHERE id = %(flow_id)s AND deadline_at > %(since)s AND deadline_at <= NOW(6))
 
--- name: lock_steps
--- Before the flow's row, which is the order of the acks that end calls. Without it, at READ COMMITTED, the ack of the last
--- call could pass the running flow by, uncommitted, while the flow reads that the call has not ended, and goes to wait.
-SELECT step FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step IN %(steps)s ORDER BY step FOR UPDATE
-
 -- name: lock_flow
 -- Held until a signal is committed, at any isolation level: a flow that goes to wait meanwhile sees the signal. It also
 -- makes the state that is read next the present one.
@@ -111,6 +106,8 @@ UPDATE ems_flow_step SET pending = pending - ROW_COUNT(), ended_at = IF(pending 
 WHERE flow_id = %(flow_id)s AND step = %(step)s
 
 -- name: wake_joined
+-- Both rows are read by constants, so the flow's stays locked until the ack is committed, also while it runs: a flow that
+-- goes to wait meanwhile sees that the call has ended.
 UPDATE ems_flow_step s STRAIGHT_JOIN ems_flow f ON f.id = s.flow_id
 SET f.state = 'ready', f.owner = %(owner)s, f.waits = NULL, f.changed_at = NOW(6)
 WHERE s.flow_id = %(flow_id)s AND s.step = %(step)s AND s.pending = 0 AND f.state = 'waiting'

@@ -819,3 +819,16 @@ def test_a_call_that_undoes_keeps_its_options(shop: Shop, test: TestApp) -> None
     test.run()
     (sent,) = [message for message in test.sent if message.body == [["it"], {}]]
     assert sent.key == "k" and sent.priority == 3
+
+
+def test_a_flow_that_ignores_its_message_ends(shop: Shop, test: TestApp) -> None:
+    @shop.app.flow
+    def ignores(flow: Flow) -> None:
+        raise Ignore("not needed")
+
+    handle = ignores.start()
+    test.run()
+    with pytest.raises(FlowFailed, match="Ignore: not needed"):
+        handle.get(0)
+    with pytest.raises(ConfigError, match="a flow has no such option"):
+        shop.app.flow(on_error="ignore")(lambda flow: None)
