@@ -100,10 +100,12 @@ class MemoryFlowStore:
         message = NewMessage(kept.row.owner, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
         self._broker.send(kept.row.topic, [message])
 
-    def begin(self, number: int, owner: bytes) -> Loaded | None:
+    def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:
         """Begin a run of a flow; ``None`` if there is nothing to run."""
         kept = self._flows[number]
         row = kept.row
+        if after not in (None, row.run):
+            return None
         if row.state not in (READY, WAITING) and not (row.state == RUNNING and row.owner == owner):
             if row.state == FAILED and row.owner == owner:
                 self.retry(row)

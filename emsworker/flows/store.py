@@ -129,18 +129,24 @@ class FlowStore:
 
     # -- a run ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, number: int, owner: bytes) -> Loaded | None:
-        """Begin a run of a flow; ``None`` if there is nothing to run: it has ended, or another message runs it."""
+    def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:
+        """Begin a run of a flow; ``None`` if there is nothing to run: it has ended, or another message runs it.
+
+        Args:
+            owner: uid of the message that runs it.
+            after: the run that goes on with this one. If another has begun since, it was overtaken.
+        """
 
         def begin(session: Session) -> Loaded | None:
-            args = {"flow_id": number, "owner": owner}
+            args = {"flow_id": number, "owner": owner, "run": after}
             packet = session.packet()
             begun = packet.add(_SQL.begin_run, args)
             for statement in (_SQL.get_flow, _SQL.list_steps, _SQL.list_signals):
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
-                self._reopen(results[begun + 1].rows, owner)
+                if after is None:
+                    self._reopen(results[begun + 1].rows, owner)
                 return None
             flow, steps, signals = (result.rows for result in results[begun + 1 :])
             return Loaded(_flow(flow[0]), [_step(row) for row in steps], [*map(_signal, signals)], utc(flow[0][-1]))

@@ -16,9 +16,10 @@ INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id) VALUES
 
 -- name: begin_run
 -- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that
--- has failed is run again if its dead letter is requeued.
+-- has failed is run again if its dead letter is requeued. A run that goes on names itself: it takes nothing back.
 UPDATE ems_flow SET state = 'running', run = run + 1, owner = %(owner)s, waits = NULL, changed_at = NOW(6)
 WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' AND owner = %(owner)s))
+  AND (%(run)s IS NULL OR run = %(run)s)
 
 -- name: get_flow
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,

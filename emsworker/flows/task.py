@@ -152,8 +152,10 @@ class FlowTask(Task[P, R], Generic[P, R]):
 
     def _run(self, number: int, message: Message) -> None:
         """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
+        after = None
         try:
-            while (loaded := self._begin(number, message)) is not None:
+            while (loaded := self._begin(number, message, after)) is not None:
+                after = loaded.flow.run
                 run = Run(self, self.store, loaded, in_order=True)
                 try:
                     return self._run_once(run, message)
@@ -178,9 +180,10 @@ class FlowTask(Task[P, R], Generic[P, R]):
             self._fail(run, message, error)
 
     async def _arun(self, number: int, message: Message) -> None:
-        pool = self.flow_app.pool
+        pool, after = self.flow_app.pool, None
         try:
-            while (loaded := await pool.run(partial(self._begin, number, message))) is not None:
+            while (loaded := await pool.run(partial(self._begin, number, message, after))) is not None:
+                after = loaded.flow.run
                 run = Run(self, self.store, loaded, in_order=False)
                 try:
                     return await self._await_once(run, message)
@@ -227,10 +230,10 @@ class FlowTask(Task[P, R], Generic[P, R]):
             await asyncio.gather(main, waits, return_exceptions=True)
         raise AssertionError("unreachable")
 
-    def _begin(self, number: int, message: Message) -> Loaded | None:
-        """Begin a run; ``None`` if there is nothing to run here and now."""
+    def _begin(self, number: int, message: Message, after: int | None) -> Loaded | None:
+        """Begin a run of a flow, or go on after one; ``None`` if there is nothing to run here and now."""
         store = self.store
-        loaded = store.begin(number, message.uid)
+        loaded = store.begin(number, message.uid, after)
         if loaded is None:
             return None
         if loaded.flow.failure is not None:
@@ -263,7 +266,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
         failure = Failure(type(error).__name__, text_of(error))
         if run.undoable() and not isinstance(error, FlowChanged):  # that is mended by code, and the flow resumed
             run.finish(state=RUNNING, failure=failure)  # still this run's, until another message is to go on
-            loaded = self.store.begin(run.flow.id, message.uid)
+            loaded = self.store.begin(run.flow.id, message.uid, run.flow.run)
             if loaded is not None:
                 undo_all(self, self.store, loaded, message.uid)
             return

@@ -25,7 +25,7 @@ def undo_all(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, owner: 
     """
     again: Loaded | None = loaded
     while again is not None and not _undo_next(task, store, again):
-        again = store.begin(loaded.flow.id, owner)
+        again = store.begin(loaded.flow.id, owner, again.flow.run)
 
 
 def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bool:
