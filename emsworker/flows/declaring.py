@@ -20,8 +20,8 @@ _NOT_OPTIONS = ("bind", "transactional", "batch", "order", "on_error")
 
 def declare(app: Ems, function: Any, name: str | None, version: int, options: dict[str, Any]) -> Any:
     """Declare the function of a flow; see :meth:`Ems.flow`."""
-    if not is_whole(version) or version < 1:
-        raise ConfigError([Problem("version", repr(version), "must be a whole number from 1")])
+    if not is_whole(version) or not 1 <= version < 1 << 32:
+        raise ConfigError([Problem("version", repr(version), "must be a whole number from 1 to 4294967295")])
     if wrong := [one for one in _NOT_OPTIONS if one in options]:
         raise ConfigError([Problem(one, repr(options[one]), "a flow has no such option") for one in wrong])
     topic, group = options.pop("topic", None), options.pop("group", None)

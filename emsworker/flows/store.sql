@@ -1,8 +1,9 @@
 -- name: insert_flow
--- On a connection of any driver, in any database. A flow that exists is left as it is.
-INSERT INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+-- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
+-- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
-  UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND) ON DUPLICATE KEY UPDATE id = id
+  UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
 -- name: find_started
 -- Locked by the INSERT already; a plain read might be of a snapshot in which the flow is not yet there.

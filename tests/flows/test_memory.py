@@ -588,6 +588,9 @@ def test_versions_run_with_their_own_code(shop: Shop, test: TestApp) -> None:
     assert (old.get(0), new.get(0)) == (1, 2)
     with pytest.raises(ConfigError, match="version 2 of it is declared already"):
         shop.app.flow(name="versions", version=2)(lambda flow: None)
+    for version in (0, 1 << 32, "3"):
+        with pytest.raises(ConfigError, match="whole number from 1"):
+            shop.app.flow(name="versions", version=version)(lambda flow: None)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="async def"):
 
         @shop.app.flow(name="versions", version=3)

@@ -22,6 +22,7 @@ from emsworker.store.engine.sql import Sql
 from tests.flows import shop as flows
 from tests.process.stream import Stream
 from tests.support.proxy import Cut, proxied
+from tests.support.roles import users
 from tests.support.servers import connect
 from tests.support.waiting import until
 
@@ -206,3 +207,25 @@ def test_an_id_with_other_arguments_is_refused_in_the_callers_transaction(stream
     flows.order.start(1, id="f")
     with other(stream) as connection, pytest.raises(FlowExists, match="other arguments"):
         flows.order.start(2, id="f", transaction=connection)
+
+
+def test_each_role_may_do_its_part(stream: Stream) -> None:
+    with users(stream.server, stream.url) as make:
+        own = [f"SELECT, INSERT ON `{stream.url.rsplit('/', 1)[1]}`.effect"]
+        worker = make("worker", ["auto-create", "beat"], own)
+        stream.worker("tests.flows.shop:app", {"url": worker})
+        before = flows.app.settings.url
+        flows.app.reconfigure(url=make("producer", ["auto-create"]))
+        try:
+            flows.grandparent.start(id="g", timeout="1h")
+            assert flows.waits.start(id="w", attributes={"customer": 17}).created
+            assert not flows.waits.start(id="w").created
+            with pytest.raises(FlowExists):
+                flows.middle.start(id="w")
+            until(lambda: _states(stream) == ["waiting"] * 5, 60, stream.logs())
+            for (key,) in stream.rows("SELECT `key` FROM ems_flow WHERE waits LIKE 'signal%%'"):
+                flows.app.signal(key, "go", 5)
+            until(lambda: _states(stream) == [DONE] * 5, 60, stream.logs())
+        finally:
+            flows.app.close()
+            flows.app.reconfigure(url=before)
