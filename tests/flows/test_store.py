@@ -55,18 +55,25 @@ def other(stream: Stream, isolation: str = "READ COMMITTED") -> Iterator[Any]:
         yield connection
 
 
-def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Begin some work in a thread, and return what waits for it."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
+class InThread(threading.Thread):
+    """Some work in a thread of its own."""
 
-    def wait() -> Any:
-        thread.join(20)
-        assert not thread.is_alive()
-        return found[0]
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self._found: list[Any] = []
+        self.start()
 
-    return wait
+    def run(self) -> None:
+        try:
+            self._found.append(self._work())
+        except BaseException as error:
+            self._found.append(error)
+
+    def wait(self) -> Any:
+        """Return what the work has returned, or the error that ended it."""
+        self.join(60)
+        return self._found[0]
 
 
 def is_blocked(stream: Stream) -> bool:
@@ -86,10 +93,10 @@ def test_a_signal_that_is_not_committed_yet_is_not_missed_by_a_flow_that_goes_to
         )
         with other(stream, isolation) as connection:
             shop.signal(f"f{number}", "go", 1, transaction=connection)
-            wait = in_thread(lambda loaded=loaded, change=change: store.write(loaded.flow, change))
-            until(lambda: is_blocked(stream) or WAITING in _states(stream), 30, "the flow is blocked, or waits")
+            write = InThread(lambda loaded=loaded, change=change: store.write(loaded.flow, change))
+            until(lambda write=write: is_blocked(stream) or not write.is_alive(), 60, "it is blocked, or over")
             connection.commit()
-        assert wait() is False, "the signal is there: the flow is run again"
+        assert write.wait() is False, "the signal is there: the flow is run again"
 
 
 def test_the_end_of_the_last_call_is_not_missed_by_a_flow_that_goes_to_wait(
@@ -102,10 +109,10 @@ def test_the_end_of_the_last_call_is_not_missed_by_a_flow_that_goes_to_wait(
         database = Sql(f"`{stream.url.rsplit('/', 1)[1]}`")
         for statement in end_statements(database, loaded.flow.id, 1, [CallEnd(0, b"1", None)]):
             cursor.execute(statement)  # an ack, before its commit: the flow runs, so it is not woken
-        wait = in_thread(lambda: store.write(loaded.flow, change))
-        until(lambda: is_blocked(stream) or WAITING in _states(stream), 30, "the flow is blocked, or waits")
+        write = InThread(lambda: store.write(loaded.flow, change))
+        until(lambda: is_blocked(stream) or not write.is_alive(), 60, "it is blocked, or over")
         connection.commit()
-    assert wait() is False, "the call has ended: the flow is run again"
+    assert write.wait() is False, "the call has ended: the flow is run again"
 
 
 def test_a_time_that_comes_during_a_run_is_not_missed(stream: Stream, shop: Ems, store: FlowStore) -> None:
