@@ -13,6 +13,7 @@ from emsworker.console.dialogue import confirm, first_of, progress, say_age, say
 from emsworker.console.options import (
     NONE_OR_MORE,
     PARTITION,
+    changes_of,
     common_options,
     duration_option,
     exact_option,
@@ -29,7 +30,7 @@ from emsworker.core.model import Group
 
 from .limits import limit
 from .selection import below_option, read_after, selection_of, selection_options, skip_options, skip_policy_of
-from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
+from .settings import change_options, create_or_get, creation_options, if_missing_option, listed, record
 
 if TYPE_CHECKING:
     from emsworker.admin import Replay, SkipPolicy

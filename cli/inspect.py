@@ -35,8 +35,9 @@ def _last(told: Sequence[Progress]) -> str:
 def clients(limit: int, as_json: bool) -> None:
     """List the clients with their leases, and the leader of the beat.
 
-    A client is one thread of a worker process: ip-pid-uuid-tid. PROGRESS is the last report of its handler. A client
-    whose lease has EXPIRED runs nothing any more; the beat gives its work to others and removes it.
+    A client is one thread of a worker process: ip-pid-uuid-tid. GROUPS are those that it holds claims of now, as
+    topic/group; PROGRESS is the last report of its handler. A client whose lease has EXPIRED runs nothing any more; the
+    beat gives its work to others and removes it.
     """
     monitoring = open_stream().monitoring()
     rows = [
@@ -46,6 +47,7 @@ def clients(limit: int, as_json: bool) -> None:
             "process": view.row.process_id,
             "lease": "live" if view.row.alive else "expired",
             "claims": view.claims,
+            "groups": list(view.groups) if as_json else ", ".join(view.groups),
             "progress": [asdict(one) for one in view.progress] if as_json else _last(view.progress),
             "started_at": utc(view.row.started_at),
             "renewed_at": utc(view.row.renewed_at),
@@ -65,7 +67,7 @@ def clients(limit: int, as_json: bool) -> None:
     if as_json:
         print_json({"clients": rows, "leaders": leaders})
         return
-    columns = ["client", "name", "lease", "claims", "progress", "started_at", "renewed_at"]
+    columns = ["client", "name", "lease", "claims", "groups", "progress", "started_at", "renewed_at"]
     print_rows(rows, columns, False, "No worker is running.", spare=["started_at", "renewed_at"])
     print_gap()
     print_rows(leaders, ["service", "leader", "lease", "expires_at"], False, "No beat is leading.")
@@ -95,17 +97,20 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
     cancelled  cancelled before the group claimed it
     """  # noqa: D301 - click wants the character itself
     monitoring = open_stream().monitoring()
-    found = as_far_as_allowed(lambda details: monitoring.locate(message, topic, details=details), "headers and errors")
+    found, with_headers = as_far_as_allowed(
+        lambda details: (monitoring.locate(message, topic, details=details), details), "headers and errors"
+    )
     cancelled = _cancellation(found.cancelled)
     if as_json:
         records = [
-            _record(one, cancelled) | {"groups": [_group(group) for group in one.groups]} for one in found.traces
+            _record(one, cancelled, with_headers) | {"groups": [_group(group) for group in one.groups]}
+            for one in found.traces
         ]
         records += [_delayed(one) | {"groups": []} for one in found.delayed]
         print_json(records or [{"id": message, "kind": "cancelled", "groups": []} | cancelled])
         return
     for one in found.traces:
-        _print(one, cancelled)
+        _print(one, cancelled, with_headers)
     for waiting in found.delayed:
         print_record(_delayed(waiting), False)
     if not found.traces and not found.delayed:
@@ -132,7 +137,7 @@ def _delayed(found: Delayed) -> dict[str, Any]:
     }
 
 
-def _record(found: Trace, cancelled: dict[str, Any]) -> dict[str, Any]:
+def _record(found: Trace, cancelled: dict[str, Any], with_headers: bool) -> dict[str, Any]:
     from emsworker.core.ids import uid_text
 
     place = {"topic": found.topic.name, "partition": found.partition, "offset": found.offset}
@@ -144,8 +149,7 @@ def _record(found: Trace, cancelled: dict[str, Any]) -> dict[str, Any]:
         "kind": message.kind,
         "key": text_of(message.key),
         "tag": text_of(message.tag),
-        "priority": shown_priority(found.headers),
-        "headers": dict(found.headers),
+        **({"priority": shown_priority(found.headers), "headers": dict(found.headers)} if with_headers else {}),
         "size": message.size_bytes,
         "born_at": message.born_at,
         "producer": message.producer_id,
@@ -168,8 +172,8 @@ def _group(found: GroupTrace) -> dict[str, Any]:
     }
 
 
-def _print(found: Trace, cancelled: dict[str, Any]) -> None:
-    print_record(_record(found, cancelled), False)
+def _print(found: Trace, cancelled: dict[str, Any], with_headers: bool) -> None:
+    print_record(_record(found, cancelled, with_headers), False)
     print_gap()
     rows = [
         {

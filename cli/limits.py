@@ -10,6 +10,7 @@ from emsworker.console.completing import complete_groups, complete_topics
 from emsworker.console.options import common_options
 from emsworker.console.output import print_record
 from emsworker.console.streams import open_stream
+from emsworker.core.limits import Limit
 
 
 @click.command()
@@ -33,6 +34,7 @@ def limit(
     changes: dict[str, Any] = {}
     if rate is not None or no_rate:
         changes["rate"] = rate
+    Limit(rate, max_running)  # refuses what is no rate, before the server is asked
     if max_running is not None or no_max_running:
         changes["max_running"] = max_running
     limits = open_stream().admin().limits

@@ -95,11 +95,6 @@ def create_or_get(create: Callable[[], T], get: Callable[[], T], if_missing: boo
         return get()
 
 
-def changes_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given."""
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def record(thing: Any) -> dict[str, Any]:
     """Return the settings of a topic or a group by name."""
     return {name: getattr(thing, name) for name in settings_of(type(thing))}

@@ -10,6 +10,7 @@ from emsworker.console.completing import complete_topics
 from emsworker.console.dialogue import confirm, progress, say_age, say_more
 from emsworker.console.options import (
     COUNT,
+    changes_of,
     common_options,
     duration_option,
     exact_option,
@@ -22,7 +23,7 @@ from emsworker.console.streams import open_main, open_stream
 from emsworker.core.counted import counted
 from emsworker.core.model import Topic
 
-from .settings import change_options, changes_of, create_or_get, creation_options, if_missing_option, listed, record
+from .settings import change_options, create_or_get, creation_options, if_missing_option, listed, record
 
 
 @click.group()

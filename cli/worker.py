@@ -14,6 +14,7 @@ import click
 
 from emsworker.console.completing import complete_groups, complete_topics
 from emsworker.console.failures import CommandFailure, WrongUsage
+from emsworker.console.http import http_option, listen
 from emsworker.console.options import stream_options, together
 from emsworker.console.streams import OpenStream, given_addresses, open_main, stream_of, wanted_servers
 from emsworker.core.counted import counted, plural
@@ -21,7 +22,6 @@ from emsworker.core.ids import CLIENT_NAME
 from emsworker.core.process.role import claim_role
 from emsworker.observe.repeats import REPEATS
 
-from .http import http_option, listen
 from .settings import override_option
 
 if TYPE_CHECKING:
@@ -265,12 +265,12 @@ def _serve(
     """Run a worker and serve its probes and metrics."""
     from dataclasses import replace
 
-    from emsworker.observe.stream_routes import StreamRoutes
+    from emsworker.observe.scaling import Scaling
     from emsworker.worker.probes import metrics_folder, worker_routes
 
     with metrics_folder() as folder:
         supervisor = make(replace(spec, metrics=str(folder)))
-        routes = {**worker_routes(supervisor.health, folder, supervisor.beat), "scale": StreamRoutes(database).scale}
+        routes = {**worker_routes(supervisor.health, folder, supervisor.beat), "scale": Scaling(database).scale}
         with _probes_at(http, routes):
             return run(supervisor)
 

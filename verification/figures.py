@@ -20,15 +20,20 @@ _RIDDLES = ("What", "How", "Whether")
 _RELATIVE = ("The same", "See", "Of", "As")
 # Folders of what uses the queue and is not the queue; the others, with the commands, are the core.
 _NEIGHBOURS = {
+    "emsworker.alarms": "alarms",
     "emsworker.arrow": "arrow",
     "emsworker.chaos": "chaos",
     "emsworker.django": "django",
     "emsworker.integrations.celery": "celery",
     "emsworker.integrations.django": "django",
+    "emsworker.integrations.opentelemetry": "opentelemetry",
     "emsworker.integrations": "frameworks",
     "emsworker.local": "local",
+    "emsworker.monitoring": "monitoring",
     "emsworker.spark": "spark",
+    "emsworker.top": "top",
     "emsworker.web": "web",
+    "kombu_ems": "celery",
     "pyspark_ems": "spark",
 }
 _AT_THE_STORE = ("store", "publish", "broker", "admin", "extending")  # the rooms that may import the store freely
@@ -42,7 +47,7 @@ class Library:
     """
 
     def __init__(self, root: Path) -> None:
-        folders = [root / name for name in ("emsworker", "cli", "pyspark_ems")]
+        folders = [root / name for name in ("emsworker", "cli", "kombu_ems", "pyspark_ems")]
         paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
         self.texts = {_module_of(path.relative_to(root)): path.read_text(encoding="utf-8") for path in paths}
         self.trees = {name: ast.parse(text) for name, text in self.texts.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import redis
 
 from bench.peers.servers import PostgreSQL, RabbitMQ
-from bench.peers.systems import System
+from bench.peers.systems import Broker, System
 from bench.stage import QUICK, Servers
 from emsworker.local import ServerMissing
 
@@ -37,19 +37,19 @@ class Arena:
         self._stack.close()
 
     @contextmanager
-    def fresh(self, system: System) -> Iterator[dict[str, str]]:
-        """An empty server of the kind that a system needs, as the environment that tells it where.
+    def fresh(self, broker: Broker) -> Iterator[dict[str, str]]:
+        """An empty server of a kind, as the environment that tells it where.
 
         Raises:
             ServerMissing: it is not installed.
         """
-        if system.broker.startswith("database"):
+        if broker.startswith("database"):
             with self._servers.stage(QUICK) as stage:
                 env = {"EMS_URL": stage.url}
-                yield env | {"EMS_REDIS_URL": self._redis()} if system.broker == "database+redis" else env
-        elif system.broker == "redis":
+                yield env | {"EMS_REDIS_URL": self._redis()} if broker == "database+redis" else env
+        elif broker == "redis":
             yield {"BENCH_BROKER": self._redis(), "BENCH_QUEUE": "bench"}
-        elif system.broker == "rabbitmq":
+        elif broker == "rabbitmq":
             yield {"BENCH_BROKER": self._started_rabbitmq().url, "BENCH_QUEUE": f"bench-{secrets.token_hex(4)}"}
         else:
             yield {"BENCH_BROKER": self._started_postgresql().fresh()}

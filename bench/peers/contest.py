@@ -61,7 +61,7 @@ def run(arena: Arena, system: System, amount: Amount, between: Callable[[], obje
     warm_up = _WARM_UP if amount.paced else 0
     log = folder / "worker.log"
     tally = Tally.create(folder / "tally", amount.waiting + warm_up + amount.paced)
-    with arena.fresh(system) as found:
+    with arena.fresh(system.broker) as found:
         env = _environment(folder / "tally") | found
         _send(python, system, env, "prepare")
         between()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Container
 from dataclasses import dataclass, fields
 from typing import Any
 
-from emsworker.core.alarms import Alarm, Metric, Rule, Silence, describe
-from emsworker.core.errors import AlreadyExists, ConfigError, DeliveryFailed, Problem, UnknownAlarm
+from emsworker.core.alarms import Alarm, Metric, Rule, Silence
+from emsworker.core.errors import AlreadyExists, ConfigError, Problem, UnknownAlarm
 from emsworker.core.options import at_most, raise_problems, refuse_unknown, seconds, text
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import server_now
 from emsworker.store.engine.session import Session
 
 _MAX_REASON = 500
@@ -133,34 +130,6 @@ class Alarms:
             raise UnknownAlarm(
                 f"there is no silence {silence_id}; `ems alarms silences` shows those that have not ended"
             )
-
-    def test(self, name: str, allowed: Container[str] = (), secret: str | None = None) -> dict[str, str | None]:
-        """Send a test to the receivers of a rule, from this process; return the error of each, ``None`` for success.
-
-        Args:
-            allowed: the programs that may be run here.
-            secret: signs what a webhook gets.
-
-        Raises:
-            UnknownAlarm: there is no such rule.
-        """
-        from emsworker.admin.receivers import deliver  # and HTTP, which nothing else here needs
-
-        rules = [rule for rule in self._database.call(store.list_rules) if rule.name == name]
-        if not rules:
-            raise _unknown(name)
-        (rule,) = rules
-        now = self._database.call(server_now)
-        alarm = Alarm.begin(rule.name, rule.topic or "topic", rule.group or "group", 0.0, now)
-        body = json.dumps(describe(rule, alarm, "test", now))
-        found: dict[str, str | None] = {}
-        for target in rule.targets:
-            try:
-                deliver(target, getattr(rule, target), body, allowed, secret)
-                found[target] = None
-            except DeliveryFailed as error:
-                found[target] = str(error)
-        return found
 
 
 def _unknown(name: str) -> UnknownAlarm:

@@ -12,7 +12,8 @@ from emsworker.admin.servers import Servers
 from emsworker.core.config import Settings, unknown_variables
 from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
-from emsworker.core.errors import ConfigError, DiskFull, EmsError, StoreError
+from emsworker.core.errors import AccessDenied, ConfigError, DiskFull, EmsError, StoreError, repr_of
+from emsworker.core.extension import parts
 from emsworker.core.servers import MAIN, check_apart, parse_servers
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
@@ -21,7 +22,7 @@ from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.tables import find_faults
-from emsworker.store.stream import intake
+from emsworker.store.stream import intake, orphans
 from emsworker.store.stream.messages import fitting_body, packet_of
 from emsworker.store.topics import list_pointers
 
@@ -132,6 +133,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
+        findings += _patiently(database, _check_orphans)
+        findings += _check_extensions(database, settings)
         if not facts.read_only:
             findings += _check_room(database)
     database.thread_session().close()
@@ -348,6 +351,30 @@ def _check_refused(session: Session) -> list[Finding]:
         "or earlier if there are many"
     )
     return [_warning("ems_publish", value, fix)]
+
+
+def _check_orphans(session: Session) -> list[Finding]:
+    """Find rows that no topic has; those of a topic without a row of its own are left alone by the beat."""
+    found = orphans.find(session)
+    foreign = "nobody reads them; the beat sets them aside (`ems refused list`): look for who inserts rows beside EMS"
+    gone = "its rows are kept, and nobody reads them; put its row back from a backup, or delete them"
+    return [_warning(str(one), "there is no such topic or partition", foreign) for one in found.orphans] + [
+        _error("ems_topic", f"the row of topic_id {number} is gone, and it was not deleted by EMS", gone)
+        for number in sorted(found.lost)
+    ]
+
+
+def _check_extensions(database: Database, settings: Settings) -> Iterator[Finding]:
+    """Run the checks of the extensions whose tables the stream has; one that fails must not hide the others."""
+    present = {one.name for one in _patiently(database, schema.present_extensions)}
+    for one, checks in parts("checks"):
+        for look in checks if one.name in present else ():
+            try:
+                yield from database.call(lambda session, look=look: [*look(session, settings)])  # type: ignore[misc]
+            except AccessDenied:
+                continue  # which the privileges report
+            except Exception as error:  # of somebody else's code
+                yield _error(f"extension {one.name}", "not checked", repr_of(error))
 
 
 def _check_room(database: Database) -> list[Finding]:

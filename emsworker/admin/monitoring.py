@@ -110,11 +110,13 @@ class ClientView:
     """A client with its lease and the number of claims that it holds.
 
     Attributes:
+        groups: those that it holds claims of, as ``topic/group``.
         progress: the reports of handlers of its running messages, the latest last.
     """
 
     row: ClientRow
     claims: int
+    groups: tuple[str, ...] = ()
     progress: tuple[Progress, ...] = ()
 
 
@@ -333,10 +335,13 @@ class Monitoring:
         def work(session: Any) -> list[ClientView]:
             claims = store.claims_by_client(session)
             told = reports.list_by_client(session)
-            return [
-                ClientView(row, claims.get(row.client_id, 0), tuple(told.get(row.client_id, ())))
-                for row in client_store.list_clients(session)
-            ]
+            names = _group_names(session, {group_id for held in claims.values() for group_id in held})
+            views = []
+            for row in client_store.list_clients(session):
+                held = claims.get(row.client_id, {})
+                groups = tuple(sorted(names[group_id] for group_id in held if group_id in names))
+                views.append(ClientView(row, sum(held.values()), groups, tuple(told.get(row.client_id, ()))))
+            return views
 
         return self._database.call(work)
 
@@ -476,6 +481,13 @@ class Monitoring:
             return Trace(topic, *place, message, _headers(message), tuple(traces))
 
         return self._database.call(work)
+
+
+def _group_names(session: Session, ids: Collection[int]) -> dict[int, str]:
+    """Return the names of groups as ``topic/group``."""
+    groups = topic_store.list_groups(session, ids=ids)
+    topics = {one.id: one.name for one in topic_store.list_topics(session, {group.topic_id for group in groups})}
+    return {one.id: f"{topics[one.topic_id]}/{one.name}" for one in groups if one.topic_id in topics}
 
 
 def _headers(message: MessageRow | None) -> Mapping[str, str]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from emsworker.arrow import scan
 from emsworker.arrow.columns import LOG_APPEND_TIME
 from emsworker.arrow.planning import DataLoss, Slice
 from emsworker.arrow.profile import open_reading
 from emsworker.extending.database import Database
 from emsworker.extending.errors import UnknownTopic
-from emsworker.extending.stream import scan
 from emsworker.extending.values import uid_text
 
 Column = Callable[[Sequence[Any]], pa.Array]
@@ -32,7 +32,7 @@ def read(
     """Read the rows of a slice over a connection of its own.
 
     Args:
-        settings: other attributes of the :class:`~emsworker.store.stream.scan.Query`.
+        settings: other attributes of the :class:`~emsworker.arrow.scan.Query`.
 
     Raises:
         DataLoss: retention overtook the reader, and ``fail_on_data_loss`` is on.

@@ -19,7 +19,6 @@ from typing import Any
 
 from emsworker.arrow.folder import Folder, LocalFolder, ReadableFolder, open_readable
 from emsworker.extending.errors import ConfigError, EmsError, Problem
-from emsworker.extending.stream import Sum
 from emsworker.extending.values import OffsetRange
 
 VERSION = 1
@@ -29,6 +28,17 @@ DATASETS = ("messages", "claims", "attempts")
 
 class ArchiveDamaged(EmsError):
     """A manifest cannot be read, or a file that it names is missing."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A number of rows, and the sum of their hashes."""
+
+    rows: int = 0
+    checksum: int = 0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.rows + other.rows, self.checksum + other.checksum)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from emsworker.arrow import scan
 from emsworker.arrow.options import EARLIEST, LATEST, OffsetLimit, ReadOptions
+from emsworker.arrow.scan import PartitionBounds, Query
 from emsworker.extending.database import Session
 from emsworker.extending.errors import EmsError, UnknownGroup, UnknownTopic
 from emsworker.extending.settings import MAIN
-from emsworker.extending.stream import PartitionBounds, Query, scan, topics
+from emsworker.extending.stream import topics
 from emsworker.extending.values import Group, OffsetRange, Topic
 
 log = logging.getLogger(__name__)

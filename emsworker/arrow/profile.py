@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from emsworker.arrow import scan
 from emsworker.extending.apps import Ems
 from emsworker.extending.database import Database, ReplicaDatabase, Session, check_version
 from emsworker.extending.errors import ConfigError, Problem, StoreUnavailable
 from emsworker.extending.processes import claim_role, ticks
 from emsworker.extending.settings import MAIN, parse_servers
-from emsworker.extending.stream import scan
+from emsworker.extending.stream import find_hole
 from emsworker.extending.values import OffsetRange
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class ReadDatabase:
             bounds = [one for one in scan.list_bounds(session, offsets.topic_id) if one.partition == offsets.partition]
             # What retention has deleted is no hole; a topic that is gone is noticed by who reads it.
             kept = offsets.part(bounds[0].log_start, offsets.end) if bounds else offsets.part(offsets.end, offsets.end)
-            return scan.find_hole(session, kept) if kept else offsets.end
+            return find_hole(session, kept) if kept else offsets.end
 
         return self.database.call(find)
 

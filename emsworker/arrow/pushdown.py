@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from emsworker.arrow import scan
 from emsworker.arrow.columns import COLUMNS, unknown_column
 from emsworker.arrow.planning import Slice
 from emsworker.extending.database import Session
-from emsworker.extending.stream import scan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER = 1 << 62

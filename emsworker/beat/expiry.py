@@ -27,7 +27,7 @@ _PAUSE_BEATS, _NONE_BEATS = 10, 30  # swept rows no longer have an effect; only 
 
 
 def sweep_clients(session: Session, settings: Settings) -> float:
-    """Remove clients whose leases ran out and whose work has been recovered."""
+    """Delete clients whose leases have expired and whose work has been recovered."""
     swept = clients.delete_expired(session)
     if swept:
         log.info("removed %s whose lease had run out", counted(swept, "client"))
@@ -50,7 +50,7 @@ def sweep_once(session: Session, settings: Settings) -> float:
 
 
 def sweep_reports(session: Session, settings: Settings) -> float:
-    """Delete the progress of messages that were given up, in bounded chunks; no pause while there are more."""
+    """Delete progress reports of messages that no longer run, in bounded chunks; no pause while there are more."""
     return pause_s(reports.sweep(session, _CHUNK), _CHUNK, settings)
 
 
@@ -60,12 +60,12 @@ def sweep_notices(session: Session, settings: Settings) -> float:
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:
-    """Delete the slots of clients that are gone; they no longer count anyway."""
+    """Delete the slots of clients that no longer exist, which have no effect."""
     return pause_s(limits.sweep(session), _CHUNK, settings)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:
-    """Let retention go on without readers that did not renew their holds in time, and say so."""
+    """End and log the holds of readers that did not renew them in time: retention no longer waits for them."""
     for one in holds.mark_lost(session):
         log.warning(
             "reader %s of topic %s has lost its hold of partition %d from offset %d on: it was not renewed for %s; "
@@ -90,7 +90,7 @@ def sweep_audit(session: Session, settings: Settings) -> float:
 def sweep_refused(session: Session, settings: Settings) -> float:
     """Delete rows of ``ems_publish`` that were refused long ago, or are too many or too large, and say how many.
 
-    Whoever may insert rows may insert any number of any size for a topic that does not exist: they must not stay.
+    A user with the right to insert rows can insert any number of them, of any size, for a topic that does not exist.
     """
     old = intake.delete_old(session, settings.refused_keep_s, _REFUSED) if settings.refused_keep_s else 0
     if old:

@@ -23,7 +23,7 @@ from typing import Any
 
 from emsworker.beat.forwarder import forwarders
 from emsworker.beat.locks import WatchLocks
-from emsworker.beat.services import Service, leader_services, standby_services
+from emsworker.beat.services import LedStream, Service, leader_services, standby_services
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.errors import REFUSED, Conflict, ConnectionLost, DiskFull, EmsError
@@ -135,7 +135,7 @@ class Beat(Runnable):
         self.leading = False
         self._next_claim_of_leadership = 0.0
         self._locks = WatchLocks()
-        leading, standby = leader_services(server, self._locks), standby_services()
+        leading, standby = leader_services(LedStream(server, self._locks)), standby_services()
         self._next = {True: dict.fromkeys(leading, 0.0), False: dict.fromkeys(standby, 0.0)}
         self._trouble = Trouble(log)
         self._pause_s = settings.beat_s  # before the next try to lead, while that fails

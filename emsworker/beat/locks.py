@@ -1,7 +1,7 @@
-"""Beat service that reports connections which hold up others by locks on the stream's tables.
+"""Beat service that logs which connections block others by locks on the stream's tables.
 
-No role of EMS holds a lock for long, but a person's open transaction may, and on MariaDB whoever may read can lock what
-he reads. A send waits for a locked partition until the lock is gone, so somebody has to learn whose it is.
+No role of EMS holds a lock for long, but an open transaction of a person may, and on MariaDB the right to read a table
+is enough to lock its rows. A send waits until a locked partition is free, so the log names the connection to end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORGET_S = 5.0  # a waiter that gives up and tries again is away for a moment
 
 @dataclass
 class _Held:
-    """A lock since others were first seen waiting for it."""
+    """A lock for which others wait, since they were first seen waiting."""
 
     since: float
     seen: float
@@ -36,7 +36,7 @@ class WatchLocks:
     """The service.
 
     Attributes:
-        held_s: seconds for which the oldest of these locks has held up others; 0 without one.
+        held_s: seconds for which the oldest of these locks has blocked others; 0 if there is none.
     """
 
     def __init__(self) -> None:

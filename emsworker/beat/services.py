@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.clock import correct_times
-from emsworker.beat.dead_man import PingDeadMan
 from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
     sweep_audit,
@@ -23,6 +21,7 @@ from emsworker.beat.expiry import (
 )
 from emsworker.beat.high_watermark import resolve
 from emsworker.beat.locks import WatchLocks
+from emsworker.beat.orphans import clear_orphans
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
@@ -31,14 +30,12 @@ from emsworker.beat.schedules import fire_schedules
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.beat.strays import bring_strays_back
 from emsworker.core.config import Settings
-from emsworker.core.errors import repr_of
-from emsworker.core.extension import Extension, extensions, load
+from emsworker.core.extension import Extension, parts
 from emsworker.core.servers import MAIN
 from emsworker.store import Session, extension_versions, has_tables
 
 Service = Callable[[Session, Settings], float]
 _LOOK_S = 30.0
-log = logging.getLogger(__name__)
 
 
 class ExtensionService:
@@ -62,17 +59,23 @@ class ExtensionService:
         return self._service(session, settings) if self._has_tables else _LOOK_S
 
 
-def services_of_extensions() -> Iterator[ExtensionService]:
-    """Make the services of each installed extension; one that fails must not stop those of the others."""
-    for extension in extensions().values():
-        if extension.services is None:
-            continue
-        try:
-            made = [ExtensionService(extension, one) for one in load(extension.services)()]
-        except Exception as error:  # of somebody else's code, or a library that its extra installs
-            log.warning("services of extension %r are left out: %s", extension.name, repr_of(error))
-        else:
-            yield from made
+@dataclass(frozen=True)
+class LedStream:
+    """The stream that a leading beat serves.
+
+    Attributes:
+        server: of several servers, the one that the stream is on.
+        locks: the service that watches locks, whose numbers others need.
+    """
+
+    server: str = MAIN
+    locks: WatchLocks = field(default_factory=WatchLocks)
+
+
+def services_of_extensions(stream: LedStream) -> Iterator[ExtensionService]:
+    """Make the services of each installed extension."""
+    for extension, made in parts("services", stream):
+        yield from (ExtensionService(extension, one) for one in made)
 
 
 def standby_services() -> tuple[Service, ...]:
@@ -83,14 +86,8 @@ def standby_services() -> tuple[Service, ...]:
     return (Relay(shortest_s=0.05, late_s=0.05),)
 
 
-def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tuple[Service, ...]:
-    """Return the services of the leader, for one stream: some remember what they have seen of it.
-
-    Args:
-        server: of several servers, the one that the stream is on.
-        locks: the one that watches locks, whose numbers others need.
-    """
-    locks = locks or WatchLocks()
+def leader_services(stream: LedStream) -> tuple[Service, ...]:
+    """Return the services of the leader, for one stream: some remember what they have seen of it."""
     return (
         recover_claims,
         correct_times,
@@ -101,6 +98,7 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         trim,
         resolve,
         bring_strays_back,
+        clear_orphans,
         skip_backlogs,
         sweep_results,
         sweep_once,
@@ -112,9 +110,7 @@ def leader_services(server: str = MAIN, locks: WatchLocks | None = None) -> tupl
         sweep_refused,
         TakeSamples(),
         prune_samples,
-        locks,
+        stream.locks,
         look_for_room,
-        WatchAlarms(locks),
-        PingDeadMan(server),
-        *services_of_extensions(),
+        *services_of_extensions(stream),
     )

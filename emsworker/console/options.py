@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -153,3 +153,8 @@ def read_moment(ctx: click.Context, param: click.Parameter, value: str | None) -
         return parse_time(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is neither {DURATION}, nor {TIME}.") from None
+
+
+def changes_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given."""
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,10 +1,10 @@
-"""Attempts that did not end well: what follows from an error, and the log line that says so.
+"""Failed attempts: the decision between a retry and a dead letter, and the log record.
 
-A retry, or a dead letter, is decided here and nowhere else (:func:`decide`), whoever has run the message: a worker, a
-program that pulls, the watchdog of time limits, or recovery after a crash.
+Retries and dead letters are decided here and nowhere else (:func:`decide`): for workers, consumers, time limits and
+recovery after a crash.
 
-An attempt that did not end well is one record: at level warning if the message is retried, at level error if it is a
-dead letter, then with its traceback. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
+Each failed attempt is one record: at level warning if the message is retried, at level error and with its traceback if
+it is a dead letter. Records carry their parts as attributes too (``topic``, ``attempt`` ...), which
 :class:`emsworker.observe.logs.JsonFormatter` prints.
 """
 
@@ -54,7 +54,7 @@ _VERBS = {
     Outcome.EXPIRED: "expired",
 }
 
-# What returns the fields of the message that the present thread, or coroutine, runs.
+# Returns the fields of the message that the current thread, or coroutine, runs.
 _running: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("ems_running_fields", default=None)
 begin_running, end_running = _running.set, _running.reset
 

@@ -12,7 +12,7 @@ from emsworker.broker.channel import Channel, Send
 from emsworker.consume.attempts import GroupAttempts
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
 from emsworker.consume.flusher import HeldClaim, send
-from emsworker.consume.gate import IsolationGate, Passage
+from emsworker.consume.isolation import IsolationGate, Passage
 from emsworker.consume.watch import Watch
 from emsworker.core.errors import FenceLost, RunEnded
 from emsworker.core.flush import Flush
@@ -46,7 +46,7 @@ class Caller(Protocol):
         ...
 
     def call(self, claim_run: ClaimRun, messages: list[Message], handler: Any, began: float) -> Sequence[Ended]:
-        """Run messages that have begun; return their ends, those left out that are recorded already.
+        """Run messages that have begun; return their ends, or none if they are recorded one by one.
 
         Raises:
             BatchBroken: the messages are to be run one by one.
@@ -54,9 +54,11 @@ class Caller(Protocol):
         ...
 
 
-def end_of(ended: Ended) -> RunEnd:
+def end_of(ended: Ended, *, is_lost: bool = False) -> RunEnd:
     """Return the end of a run as brackets of the middleware get it."""
     failure = ended.failure
+    if is_lost:
+        return RunEnd(ended.message, RunOutcome.LOST, ended.ran_s, ended.error)
     if failure is None:
         return RunEnd(ended.message, RunOutcome.DONE, ended.ran_s)
     outcome = RunOutcome.IGNORED
@@ -103,17 +105,18 @@ class ClaimRun(HeldClaim):
         for handler, messages in caller.calls(self.claim):
             if self.progress.halted or not caller.may_go_on() or (caller.gate.closed and not alone):
                 return False  # if a suspect waits for the process, the rest goes to other processes at once
-            if self.progress.waits(messages[0]):
-                self.done([Ended.untouched(messages[0])])
-            elif alone:
-                if not all(self._run_alone(caller, message, handler) for message in messages):
+            if not self.progress.waits(messages[0]):
+                if not (self._run_alone if alone else self._run)(caller, messages, handler):
                     return False
-            elif not self._run(caller, messages, handler):
-                return False
+            else:
+                self.done([Ended.untouched(messages[0])])
         return True
 
-    def _run_alone(self, caller: Caller, message: Message, handler: Any) -> bool:
-        """Run a message alone in the process: a crash must name only one message."""
+    def _run_alone(self, caller: Caller, messages: list[Message], handler: Any) -> bool:
+        """Run each message alone in the process: a crash must name only one message."""
+        return all(self._run_one(caller, message, handler) for message in messages)
+
+    def _run_one(self, caller: Caller, message: Message, handler: Any) -> bool:
         try:
             ran = self._enter_gate(caller) and self._run(caller, [message], handler)
             self.write_changes(caller.channel)  # or a crash in the next message would blame this one too
@@ -137,6 +140,8 @@ class ClaimRun(HeldClaim):
         began = ticks()
         if not self.start(messages, caller.limits_of(handler, self.watch.group_timeout_s), began):
             return False
+        for message in messages:
+            message.run = ThreadRun(self, self.watch, message, began)
         if self.named:
             self.write_down(caller.channel)  # before it runs: it may kill this process
         try:
@@ -166,20 +171,29 @@ class ClaimRun(HeldClaim):
         return [] if running is None else [m for m in self.claim.messages if running <= m.offset <= through]
 
     def done(self, ended: Sequence[Ended], following: Message | None = None) -> None:
-        """Record the ends of messages that ran together; they are written down with the next flush.
+        """Record the ends of messages that ran together, unless a transaction of their handler has recorded them.
+
+        They are written down with the next flush.
 
         Args:
             following: of coroutines: the first message that still runs.
         """
         with self.lock:
-            self.watch.running = following.offset if following is not None else None
-            if ended and not self.watch.abandoned:
+            watch = self.watch
+            watch.running = following.offset if following is not None else None
+            if ended and not watch.is_recorded and not watch.abandoned:
                 self.progress.end(ended)
+            watch.is_recorded = False
 
     def unname(self) -> None:
         """Mark that a suspect no longer has its process to itself."""
         with self.lock:
             self.named, self.progress.named = False, None
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        """The watches over the threads that run its messages."""
+        return [self.watch]
 
     @property
     def started(self) -> int:
@@ -225,24 +239,23 @@ class ClaimRun(HeldClaim):
             FenceLost: the claim belongs to another client; nothing more is written.
             ConnectionLost: it is not known if it was committed; it will be sent again.
         """
-        with self.sending:
-            self._write(channel, lambda: self.progress.save(self.needed_s))
+        self._write(channel, lambda: self.progress.save(self.needed_s))
 
     def write_changes(self, channel: Channel) -> None:
         """Write the progress so far, if there is anything new; see :meth:`write_down`."""
-        with self.sending:
-            self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_dirty(ticks()) else None)
+        self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_dirty(ticks()) else None)
 
     def _write(self, channel: Channel, begin: Callable[[], ClaimWrite | None]) -> None:
-        """Send what is in doubt, then what ``begin`` begins under the lock; the caller holds ``sending``."""
-        with self.lock:
-            in_doubt = self.progress.write
-        if in_doubt is not None:
-            self._send(channel, in_doubt)
-        with self.lock:
-            write = None if self.closed else begin()
-        if write is not None:
-            self._send(channel, write)
+        """Send what is in doubt, then what ``begin`` begins under the lock."""
+        with self.sending:
+            with self.lock:
+                in_doubt = self.progress.write
+            if in_doubt is not None:
+                self._send(channel, in_doubt)
+            with self.lock:
+                write = None if self.closed else begin()
+            if write is not None:
+                self._send(channel, write)
 
     def _send(self, channel: Channel, write: ClaimWrite) -> None:
         try:
@@ -270,8 +283,7 @@ class ClaimRun(HeldClaim):
             channel: writes what is in doubt before.
         """
         with self.sending:
-            if self.progress.write is not None or self.progress.is_uncut:
-                self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_uncut else None)
+            self._write(channel, lambda: self.progress.save(self.needed_s) if self.progress.is_uncut else None)
             return self._end(finished=True)
 
     def unfinished(self) -> Flush | None:
@@ -288,14 +300,14 @@ class ClaimRun(HeldClaim):
             self.lose()
             return flush
 
-    def commit(self, ended: Sequence[Ended], send: Send) -> None:
+    def commit(self, ended: Sequence[Ended], write: Send) -> None:
         """Commit the SQL of a transactional handler, the progress so far and the ack of its messages atomically.
 
         No other thread may write this claim's progress meanwhile: a flush that was made before and arrives after the
         commit would move the acked offset back, and the effect would happen twice.
 
         Args:
-            send: commits a flush.
+            write: commits a flush.
 
         Raises:
             FenceLost: the claim belongs to another client by now.
@@ -305,10 +317,10 @@ class ClaimRun(HeldClaim):
                 if self.watch.abandoned:
                     raise FenceLost("the claim was given back while its handler ran")
                 flush = self.progress.committing(ended, self.needed_s)
-            send(flush)
+            write(flush)
             with self.lock:
                 self.progress.committed(flush, ended, ticks())
-                self.watch.running = None
+                self.watch.running, self.watch.is_recorded = None, True
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
@@ -318,8 +330,7 @@ class ClaimRun(HeldClaim):
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self.sending:
-            self._write(channel, lambda: self.progress.give_back((), self.needed_s))
+        self._write(channel, lambda: self.progress.give_back((), self.needed_s))
 
     def share_rest(self, channel: Channel) -> None:
         """Give back the messages after the running ones, so that other clients can claim them.
@@ -327,8 +338,7 @@ class ClaimRun(HeldClaim):
         Raises:
             FenceLost: the claim belongs to another client.
         """
-        with self.sending:
-            self._write(channel, self._share)
+        self._write(channel, self._share)
 
     def _share(self) -> ClaimWrite | None:
         running = {message.offset for message in self.running_messages()}
@@ -375,20 +385,16 @@ class ThreadRun(Run):
 
     @property
     def time_left(self) -> float:
-        """Seconds until the first limit; see :class:`Run`."""
         return self._watch.time_left(self._since)
 
     @property
     def waited_s(self) -> float | None:
-        """Seconds that the message had waited; see :class:`Run`."""
         return self._claim_run.claim.waited_s(self._message, self._since)
 
     def extend(self, seconds: float) -> None:
-        """Ask for more time; see :class:`Run`."""
         check_span(seconds)
         self._watch.extend(self._since, seconds)
 
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Report progress; see :class:`Run`."""
         report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
         self._claim_run.report(self._watch, report)

@@ -12,18 +12,16 @@ from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.claimer import Claimer
 from emsworker.consume.flusher import HeldClaims
 from emsworker.consume.hints import Hint, hints_of
-from emsworker.consume.in_hand import InHand
+from emsworker.consume.in_hand import InHand, PulledClaim, PulledRun
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.permits import Limiter, Refunds
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import PulledClaim, PulledRun
 from emsworker.core.errors import Conflict, FenceLost, StoreError, TimeLimitExceeded
 from emsworker.core.model import Claim, Group, Order, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.work import Claimant
 from emsworker.store import Session
-from emsworker.store.cluster import clients
 from emsworker.store.groups import recalling
 from emsworker.store.groups.claims import find_work
 
@@ -93,14 +91,13 @@ class Claiming:
     ) -> None:
         self.mutex = forks.Lock()  # around every use of the connection
         self._session, self._channel = session, channel
-        self._batch_bytes, self._decoder = source.settings.batch_bytes, source.decoder
         self.places: dict[int, ReadGroup] = {}  # by group id
         self.prefetch, self.ahead_s = prefetch, ahead_s
         self._settling = SettlingRate()
         self._lease, self._poller = lease, poller
-        self._limiter = Limiter(session, Refunds())
+        self._limiter = Limiter(session, Refunds(), poller)
         self._client_id, self._term = "", (-1, 0)
-        self._claimer = Claimer(channel, poller)
+        self._claimer = Claimer(channel, poller, source.settings.batch_bytes, source.decoder)
         self._doubtful: list[tuple[Claimant, float]] = []  # packets whose answers were lost
         self._asked: Claimant | None = None  # from before its packet leaves until what it has taken is in hand
         self._look_at = 0.0
@@ -109,19 +106,17 @@ class Claiming:
     def register(self) -> None:
         """Register a client, with a lease."""
         gaps = self._lease.gaps
-        self._client_id, generation = self._lease.join_in(self._session)
+        self._client_id, generation = self._lease.register(self._session)
         self._term = generation, gaps
 
     def deregister(self) -> None:
         """Delete the client; a claim that it still has is recovered by the beat, unless it is known to be in doubt."""
         self._look_at = 0.0
         self._recall()
-        self._lease.leave(self._client_id)
         self._limiter.leave()
-        clients.deregister(self._session, [self._client_id])
+        self._lease.deregister(self._session, self._client_id)
 
     def close(self) -> None:
-        """Close the connection."""
         self._channel.close()
 
     def holds(self, pulled: PulledClaim) -> bool:
@@ -235,7 +230,6 @@ class Claiming:
             return None
         permit = self._limiter.ask(hint.group_id, self._client_id, n, at_once=True)
         if not permit.granted:
-            self._poller.hold(hint.group_id, permit.wait_s)
             return None
         pulled = None
         try:
@@ -247,9 +241,7 @@ class Claiming:
     def _follow(self, hint: Hint, size: int, in_hand: InHand) -> PulledClaim | None:
         """Follow a hint; the end of a claim that is settled is written down in the same transaction."""
         place = self.places[hint.group_id]
-        claimant = Claimant(
-            place.topic, place.group, self._client_id, size, self._batch_bytes, self._decoder, hint.limited
-        )
+        claimant = self._claimer.claimant(hint, place.topic, place.group, self._client_id, size)
         in_hand.end_sending()
         settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
         began = ticks()
@@ -263,8 +255,6 @@ class Claiming:
             self._rests_until = ticks() + _REST * (ticks() - began)
         if claim is None:
             self._asked = None
-            if not self._claimer.was_busy:
-                self._poller.forget(hint)
             return None
         if claim.hi - claim.lo + 1 < size and hint.kind == "stream":
             self._poller.forget(hint, found=True)  # it took all that was there
@@ -279,9 +269,9 @@ class Claiming:
             claim = self._claimer.take(hint, claimant, [write.flush for _, write in before])
             in_hand.confirm(before)
         except FenceLost:  # one of them has another owner, and nothing was kept: the flusher writes each by itself
-            self._claimer.note_busy(hint, is_busy=True)
+            self._claimer.leave(hint, is_busy=True)
             return None
-        except BaseException as error:  # also one from outside, after which nobody knows if the packet was committed
+        except BaseException as error:  # also one from outside, after which it is not known if the packet was committed
             if isinstance(error, StoreError):
                 if not isinstance(error, Conflict):  # a statement after the COMMIT may have been refused
                     self._doubt(claimant)
@@ -379,15 +369,12 @@ class ConsumerClaims(HeldClaims[PulledClaim]):
         self._in_hand, self._claiming, self._time_out = in_hand, claiming, time_out
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all is settled, for at most this many seconds; return whether it is."""
         return self._in_hand.wait_until_settled(seconds, _QUIET_S)
 
     def claims(self) -> list[PulledClaim]:
-        """Return those that are not finished."""
         return self._in_hand.claims()
 
     def holds(self, claim: PulledClaim) -> bool:
-        """Return whether the lease under which a claim was taken still holds."""
         return self._claiming.holds(claim)
 
     def confirm(self, claim: PulledClaim, write: ClaimWrite) -> None:
@@ -396,7 +383,6 @@ class ConsumerClaims(HeldClaims[PulledClaim]):
         self._claiming.note_written(claim)
 
     def lose(self, claim: PulledClaim, error: FenceLost) -> None:
-        """Note that a claim has another owner."""
         self._in_hand.lose(claim, error)
         self._claiming.note_written(claim)
 

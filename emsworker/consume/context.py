@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from emsworker.broker.channel import Channel
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.coroutines import EventLoop
-from emsworker.consume.gate import IsolationGate
+from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
 from emsworker.tasks.middleware import Hooks, Middleware, hooks

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claim_progress import Ended
+from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.errors import EmsError, RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
-from emsworker.core.run import ProgressReport, Run, check_span
+from emsworker.core.run import check_span
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.task import Handler
 
@@ -75,7 +76,7 @@ class EventLoop:
             return self._loop
 
 
-class CoroutineRun(Run):
+class CoroutineRun(ThreadRun):
     """The run of a coroutine, with limits of its own, which are timers of the event loop.
 
     Args:
@@ -91,11 +92,10 @@ class CoroutineRun(Run):
     ) -> None:
         import asyncio
 
-        self._claim_run, self._watch, self._message = claim_run, watch, message
+        super().__init__(claim_run, watch, message, ticks())
         soft_s = options.soft_time_limit_s
-        self._began = ticks()
-        self._soft_end = self._began + (math.inf if soft_s is None else soft_s)
-        self._hard_end = self._began + hard_s
+        self._soft_end = self._since + (math.inf if soft_s is None else soft_s)
+        self._hard_end = self._since + hard_s
         self._lock = forks.Lock()  # the coroutine may pass the run to a thread
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = False
@@ -116,13 +116,14 @@ class CoroutineRun(Run):
                 self._set_timers()
                 return await call
         except TimeoutError:
-            if not (self._hard.expired() or self._soft.expired()):
-                raise  # the handler's own
+            if self._hard.expired():
+                raise TimeLimitExceeded(f"its limit is {self._hard_end - self._since:.3g} s") from None
+            if self._soft.expired():
+                raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._since:.3g} s") from None
+            raise  # the handler's own
         finally:
             self._over = True
-        if self._hard.expired():
-            raise TimeLimitExceeded(f"its limit is {self._hard_end - self._began:.3g} s")
-        raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._began:.3g} s")
+            self._hard = self._soft = asyncio.Timeout(None)  # they know the task, which would keep the handler's error
 
     def _set_timers(self) -> None:
         if self._over or self._loop is None:
@@ -141,16 +142,9 @@ class CoroutineRun(Run):
 
     @property
     def time_left(self) -> float:
-        """Seconds until the first limit; see :class:`Run`."""
         return 0.0 if self._has_ended else max(0.0, self._first_end - ticks())
 
-    @property
-    def waited_s(self) -> float | None:
-        """Seconds that the message had waited; see :class:`Run`."""
-        return self._claim_run.claim.waited_s(self._message, self._began)
-
     def extend(self, seconds: float) -> None:
-        """Ask for more time; see :class:`Run`."""
         check_span(seconds)
         with self._lock:
             if self._has_ended:
@@ -162,11 +156,6 @@ class CoroutineRun(Run):
             self._set_timers()
         else:
             self._loop.call_soon_threadsafe(self._set_timers)
-
-    def report_progress(self, fraction: float | None = None, text: str = "") -> None:
-        """Report progress; see :class:`Run`."""
-        report = ProgressReport.checked(self._message.uid, self._message.attempt, fraction, text)
-        self._claim_run.report(self._watch, report)
 
 
 def thread_limits(handler: object, group_timeout_s: float) -> HandlerOptions:
@@ -185,30 +174,29 @@ def guarded(options: HandlerOptions, group_timeout_s: float) -> tuple[float, Han
 
 async def run_together(
     messages: list[Message],
-    run: Callable[[Message], Awaitable[None]],
-    ended: Callable[[list[Message], Message | None], None],
+    run: Callable[[Message], Awaitable[Sequence[Ended]]],
+    done: Callable[[list[Ended], Message | None], None],
 ) -> None:
     """Run all messages at once.
 
     Args:
         run: runs one message; it raises only what must end the process.
-        ended: called with messages in order, each once it and all before it have ended, and the first that still runs.
+        done: called with the ends of messages in order, once all before them have ended, and the first that still runs.
     """
     import asyncio
 
-    finished: set[int] = set()
+    ends: dict[int, Ended] = {}
     first = 0
 
     async def one(number: int) -> None:
         nonlocal first
-        await run(messages[number])
-        finished.add(number)
+        (ends[number],) = await run(messages[number])
         begin = first
-        while first in finished:
-            finished.remove(first)
+        while first in ends:
             first += 1
         if first > begin:
-            ended(messages[begin:first], messages[first] if first < len(messages) else None)
+            following = messages[first] if first < len(messages) else None
+            done([ends.pop(number) for number in range(begin, first)], following)
 
     async with asyncio.TaskGroup() as group:  # if our own bookkeeping fails, no coroutine goes on unattended
         for number in range(len(messages)):

@@ -17,7 +17,7 @@ from functools import partial
 from emsworker.broker.channel import Send, TransactionLost
 from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, end_running, one_line
 from emsworker.consume.claim_progress import Ended
-from emsworker.consume.claim_run import BatchBroken, ClaimRun, ThreadRun, end_of
+from emsworker.consume.claim_run import BatchBroken, ClaimRun, end_of
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import CoroutineRun, guarded, run_together, thread_limits
 from emsworker.consume.keyed_run import KeyedRun, Lane, Lanes, Resolved
@@ -115,7 +115,7 @@ class Executor:
         except Exception as error:
             return error
 
-    # -- a message, or a batch -----------------------------------------------------------------------------------------
+    # -- a message, or a batch, in a thread ----------------------------------------------------------------------------
 
     def limits_of(self, handler: Resolved | PassedOver, group_timeout_s: float) -> HandlerOptions:
         """Return the limits of the thread that runs a handler."""
@@ -124,7 +124,7 @@ class Executor:
     def call(
         self, claim_run: ClaimRun, messages: list[Message], handler: Resolved | PassedOver, began: float
     ) -> Sequence[Ended]:
-        """Run messages that have begun; return their ends, those left out that are recorded already.
+        """Run messages that have begun; return their ends, or none if they are recorded one by one.
 
         Raises:
             BatchBroken: the messages are to be run one by one.
@@ -133,49 +133,50 @@ class Executor:
             return [Ended(message) for message in messages]
         if isinstance(handler, Handler) and handler.is_async:
             return self._run_coroutines(claim_run, messages, handler)
-        return self._run_in_thread(claim_run, messages, handler, began)
+        return self._run_in_thread(claim_run, claim_run.watch, messages, handler, began)
+
+    def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved | PassedOver, lane: Lane) -> Ended:
+        if handler is PASSED_OVER:
+            return Ended(message)
+        return self._run_in_thread(claim_run, lane, [message], handler, lane.running_since)[0]
+
+    # From here on nothing gets a name that holds an error: its frames refer to these ones, and would live on in the
+    # cycle, with all that the handler had in memory.
 
     def _run_in_thread(
-        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
+        self, claim_run: ClaimRun, watch: Watch, messages: list[Message], handler: Resolved, began: float
     ) -> Sequence[Ended]:
-        options, server = handler.options if isinstance(handler, Handler) else NO_LIMITS, None
+        if not self._hooks.around:
+            return self._attempt(claim_run, watch, messages, handler, began)
+        with self._brackets(claim_run, messages, watch) as brackets:
+            return self._close(
+                *(brackets, claim_run),
+                self._open(brackets, handler) or self._attempt(claim_run, watch, messages, handler, began),
+            )
+
+    def _attempt(
+        self, claim_run: ClaimRun, watch: Watch, messages: list[Message], handler: Resolved, began: float
+    ) -> Sequence[Ended]:
+        """Take messages from the hooks before the handler to those after it."""
+        options, server = _options_of(handler), None
         if options.transactional and claim_run.claim.isolation.alone:
             server = self.channel.server_run()
         try:
-            if self._hooks.around:
-                return self._run_bracketed(claim_run, messages, handler, began)
-            ended = self._run_through(claim_run, messages, handler, began)
-            return () if options.transactional else ended
-        except FenceLost:
-            raise
+            if isinstance(handler, BaseException):
+                raise handler
+            if handler.is_async:  # in a lane, whose thread waits for it
+                messages[0].run = self._coroutine_run(claim_run, watch, messages[0], handler)
+            self._get_ready(messages, claim_run.claim)
+            if options.transactional:
+                return self._transact(claim_run, messages, handler)
+            return self._conclude(self._call(watch, messages, handler, began))
         except TransactionLost as error:
             lost = LostRun(claim_run.claim, messages, options, began, ticks() - began, server, error.cut)
             raise LostUnderHandler(lost, error.__cause__) from error.__cause__
         except BaseException as error:
-            if len(messages) > 1:
-                log.warning(
-                    "a batch of %d calls of %s in group %s failed; its messages are run one by one: %s",
-                    *(len(messages), self._attempts.task_of(messages[0]), self._group, one_line(error)),
-                )
-                raise BatchBroken from error
-            return self._conclude([self._failed(messages[0], options, error, ticks() - began)])
-
-    def _run_through(
-        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
-    ) -> Sequence[Ended]:
-        """Take messages from the hooks before the handler to those after it; raise the error of the handler.
-
-        Returns:
-            their ends; those of a transactional handler are recorded.
-        """
-        for message in messages:
-            message.run = ThreadRun(claim_run, claim_run.watch, message, began)
-        if isinstance(handler, BaseException):
-            raise handler
-        self._get_ready(messages, claim_run.claim)
-        if handler.options.transactional:
-            return self._transact(claim_run, messages, handler)
-        return self._conclude(self._call(claim_run, messages, handler, began))
+            if options.transactional and isinstance(error, FenceLost):
+                raise
+            return self._fail(messages, handler, error, ticks() - began)
 
     def _get_ready(self, messages: Sequence[Message], claim: Claim) -> None:
         for hook in self._hooks.before:
@@ -187,107 +188,93 @@ class Executor:
 
     def _call(
         self,
-        claim_run: ClaimRun,
+        watch: Watch,
         messages: list[Message],
         handler: Handler,
         began: float,
         transaction: Transaction | None = None,
     ) -> list[Ended]:
         """Call the handler with a message or a batch; messages that the batch reports as failed end in failure."""
-        if not handler.options.batch:
-            value = claim_run.watch.call_interruptibly(partial(handler.call, messages[0], transaction))
-            return [self._succeeded(messages[0], handler.options, value, ticks() - began)]
-        errors: dict[str, BaseException] = {}
+        first, options = messages[0], handler.options
+        call = partial(handler.call, first, transaction)
+        if options.batch:
+            call = partial(handler.call_batch, messages, transaction)
+        elif handler.is_async and isinstance(first.run, CoroutineRun):
+            call = partial(self._context.loop.run, first.run.within_limits(handler.call(first)))
         try:
-            claim_run.watch.call_interruptibly(partial(handler.call_batch, messages, transaction))
+            value = watch.call_interruptibly(call)
         except BatchFailed as failed:
-            errors = _errors_of(failed, messages)
-        ran_s = ticks() - began
+            if not options.batch:
+                raise
+            return self._end_batch(messages, options, _errors_of(failed, messages), ticks() - began)
+        if options.batch:
+            return self._end_batch(messages, options, {}, ticks() - began)
+        return [self._succeeded(first, options, value, ticks() - began)]
+
+    def _end_batch(
+        self, messages: list[Message], options: HandlerOptions, errors: dict[str, BaseException], ran_s: float
+    ) -> list[Ended]:
         return [
-            self._failed(message, handler.options, errors[message.id], ran_s)
-            if errors and message.id in errors
-            else self._succeeded(message, handler.options, None, ran_s)
+            self._failed(message, options, errors[message.id], ran_s)
+            if message.id in errors
+            else self._succeeded(message, options, None, ran_s)
             for message in messages
         ]
 
     def _transact(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> Sequence[Ended]:
         """Call the handler and record the end of its messages in one transaction."""
+        watch = claim_run.watch
 
         def call(transaction: Transaction) -> Sequence[Ended]:
-            ended = self._call(claim_run, messages, handler, ticks(), transaction)
-            if claim_run.watch.soft_limit_sent:
+            ended = self._call(watch, messages, handler, ticks(), transaction)
+            if watch.soft_limit_sent:
                 raise SoftTimeLimitExceeded  # the handler caught it, but the state of its connection is unknown
             return ended
 
-        def commit(ended: Sequence[Ended], send: Send) -> None:
-            claim_run.commit([self._results.for_flush(one) for one in ended], send)
+        def commit(ended: Sequence[Ended], write: Send) -> None:
+            claim_run.commit([self._results.for_flush(one) for one in ended], write)
 
-        return self._conclude(self.channel.transact(call, commit, lambda: claim_run.watch.soft_limit_sent))
+        ended = self.channel.transact(call, commit, lambda: watch.soft_limit_sent)
+        return self._conclude(ended)
 
-    # -- coroutines, and lanes of keys ---------------------------------------------------------------------------------
+    # -- coroutines ----------------------------------------------------------------------------------------------------
+
+    def _coroutine_run(self, claim_run: ClaimRun, watch: Watch, message: Message, handler: Handler) -> CoroutineRun:
+        limit_s, _ = guarded(handler.options, claim_run.watch.group_timeout_s)
+        return CoroutineRun(claim_run, watch, message, handler.options, limit_s)
 
     def _run_coroutines(self, claim_run: ClaimRun, messages: list[Message], handler: Handler) -> Sequence[Ended]:
         """Run coroutines at once; each has its own limits, so the claim's only apply if the loop is blocked."""
-        limit_s, _ = guarded(handler.options, claim_run.watch.group_timeout_s)
-        ends: dict[int, Ended] = {}
-
-        async def run(message: Message) -> None:
-            message.run = its = CoroutineRun(claim_run, claim_run.watch, message, handler.options, limit_s)
-            attempt = self._await_bracketed if self._hooks.around else self._await
-            ends[message.offset] = await attempt(claim_run, message, handler, its)
-
-        def ended(these: list[Message], following: Message | None) -> None:
-            claim_run.done([ends.pop(message.offset) for message in these], following)
-
-        self._context.loop.run(run_together(messages, run, ended))
+        run = partial(self._run_on_loop, claim_run, handler)
+        self._context.loop.run(run_together(messages, run, claim_run.done))
         return ()
 
-    async def _await(self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun) -> Ended:
+    async def _run_on_loop(self, claim_run: ClaimRun, handler: Handler, message: Message) -> Sequence[Ended]:
+        message.run = its = self._coroutine_run(claim_run, claim_run.watch, message, handler)
+        if not self._hooks.around:
+            return await self._await(claim_run, message, handler, its)
+        with self._brackets(claim_run, [message], None) as brackets:
+            return self._close(
+                *(brackets, claim_run),
+                self._open(brackets, handler) or await self._await(claim_run, message, handler, its),
+            )
+
+    async def _await(
+        self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun
+    ) -> Sequence[Ended]:
         began = ticks()
         begin_running(partial(self._attempts.fields_of, (message,)))  # it ends with the coroutine's own context
         try:
             self._get_ready([message], claim_run.claim)
             value = await its.within_limits(handler.call(message))
-            ended = self._succeeded(message, handler.options, value, ticks() - began)
+            return self._conclude([self._succeeded(message, handler.options, value, ticks() - began)])
         except BaseException as error:
-            return self._conclude([self._failed(message, handler.options, error, ticks() - began)])[0]
-        return self._conclude([ended])[0]
-
-    def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved | PassedOver, lane: Lane) -> Ended:
-        """Run one message of a lane; wait for the end of a coroutine."""
-        if handler is PASSED_OVER:
-            return Ended(message)
-        if not self._hooks.around:
-            return self._attempt_in_lane(claim_run, message, handler, lane)
-        with self._brackets([message], claim_run, lane) as brackets:
-            ended = self._open(brackets, message, handler) or self._attempt_in_lane(claim_run, message, handler, lane)
-            self._end_bracket(brackets, claim_run, [ended])
-        return ended
-
-    def _attempt_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved, lane: Lane) -> Ended:
-        began = ticks()
-        options = handler.options if isinstance(handler, Handler) else NO_LIMITS
-        try:
-            if isinstance(handler, BaseException):
-                raise handler
-            if handler.is_async:
-                limit_s, _ = guarded(options, claim_run.watch.group_timeout_s)
-                message.run = its = CoroutineRun(claim_run, lane, message, options, limit_s)
-                self._get_ready([message], claim_run.claim)
-                value = self._context.loop.run(its.within_limits(handler.call(message)))
-            else:
-                message.run = ThreadRun(claim_run, lane, message, lane.running_since)
-                self._get_ready([message], claim_run.claim)
-                value = lane.call_interruptibly(partial(handler.call, message))
-            ended = self._succeeded(message, options, value, ticks() - began)
-        except BaseException as error:
-            return self._conclude([self._failed(message, options, error, ticks() - began)])[0]
-        return self._conclude([ended])[0]
+            return self._fail([message], handler, error, ticks() - began)
 
     # -- within the brackets of the middleware, if there are any -------------------------------------------------------
 
     @contextlib.contextmanager
-    def _brackets(self, messages: list[Message], claim_run: ClaimRun, watch: Watch | None) -> Iterator[OpenBrackets]:
+    def _brackets(self, claim_run: ClaimRun, messages: list[Message], watch: Watch | None) -> Iterator[OpenBrackets]:
         """Close what is opened in the block; the watch over the thread, if it has one, knows the bracket meanwhile."""
         run = RunBracket(messages, self._group, claim_run.claim, ticks())
         with OpenBrackets(self._hooks.around, run) as brackets:
@@ -295,59 +282,32 @@ class Executor:
                 watch.bracket = run
             try:
                 yield brackets
+            except BatchBroken as broken:
+                brackets.error = broken.__cause__
+                run.end_all(RunOutcome.GIVEN_BACK, ticks() - run.began, brackets.error)
+                raise
+            except BaseException as error:
+                run.end_all(RunOutcome.LOST, ticks() - run.began, error.__cause__ or error)
+                raise
             finally:
                 if watch is not None:
                     watch.bracket = None
 
-    def _run_bracketed(
-        self, claim_run: ClaimRun, messages: list[Message], handler: Resolved, began: float
-    ) -> Sequence[Ended]:
-        """Run messages, as :meth:`call` does; raise what is no end: a loss, or the failure of a batch."""
-        options = handler.options if isinstance(handler, Handler) else NO_LIMITS
-        committed = False
-        with self._brackets(messages, claim_run, claim_run.watch) as brackets:
-            run = brackets.bracket
-            try:
-                brackets.open()
-                ended = self._run_through(claim_run, messages, handler, began)
-                committed = options.transactional
-            except (FenceLost, TransactionLost) as error:
-                run.end_all(RunOutcome.LOST, ticks() - began, error.__cause__ or error)
-                raise
-            except BaseException as error:
-                if len(messages) > 1:
-                    run.end_all(RunOutcome.GIVEN_BACK, ticks() - began, error)
-                    raise
-                ended = self._conclude([self._failed(messages[0], options, error, ticks() - began)])
-            self._end_bracket(brackets, claim_run, ended, committed=committed)
-        return () if committed else ended
-
-    async def _await_bracketed(
-        self, claim_run: ClaimRun, message: Message, handler: Handler, its: CoroutineRun
-    ) -> Ended:
-        with self._brackets([message], claim_run, None) as brackets:
-            ended = self._open(brackets, message, handler) or await self._await(claim_run, message, handler, its)
-            self._end_bracket(brackets, claim_run, [ended])
-        return ended
-
-    def _open(self, brackets: OpenBrackets, message: Message, handler: Resolved) -> Ended | None:
-        """Open the brackets of a run; return its end if that fails."""
+    def _open(self, brackets: OpenBrackets, handler: Resolved) -> Sequence[Ended]:
+        """Open the brackets of a run; return the end of its message if that fails."""
         try:
             brackets.open()
         except BaseException as error:
-            options = handler.options if isinstance(handler, Handler) else NO_LIMITS
-            return self._conclude([self._failed(message, options, error, 0.0)])[0]
-        return None
+            return self._fail(brackets.bracket.messages, handler, error, 0.0)
+        return ()
 
-    def _end_bracket(
-        self, brackets: OpenBrackets, claim_run: ClaimRun, ended: Sequence[Ended], *, committed: bool = False
-    ) -> None:
+    def _close(self, brackets: OpenBrackets, claim_run: ClaimRun, ended: Sequence[Ended]) -> Sequence[Ended]:
         """Tell a bracket how its runs ended, unless the flusher has done so because they took too long."""
         run, brackets.error = brackets.bracket, ended[0].error if len(ended) == 1 else None
         if not run.ends:
-            run.ends = [end_of(one) for one in ended]
-            if claim_run.closed and not committed:  # nothing of it will be written down
-                run.end_all(RunOutcome.LOST, ended[0].ran_s, brackets.error)
+            is_lost = claim_run.closed and not claim_run.watch.is_recorded  # nothing of it will be written down
+            run.ends = [end_of(one, is_lost=is_lost) for one in ended]
+        return ended
 
     # -- how a message ends --------------------------------------------------------------------------------------------
 
@@ -373,6 +333,22 @@ class Executor:
         except DecodeError:
             return False
         return FOLLOW_HEADER in headers and headers.get(GROUP_HEADER) == self._group
+
+    def _fail(
+        self, messages: Sequence[Message], handler: Resolved, error: BaseException, ran_s: float
+    ) -> Sequence[Ended]:
+        """End a message whose run has raised.
+
+        Raises:
+            BatchBroken: they are several, and it is not known which of them is to blame.
+        """
+        if len(messages) == 1:
+            return self._conclude([self._failed(messages[0], _options_of(handler), error, ran_s)])
+        log.warning(
+            "a batch of %d calls of %s in group %s failed; its messages are run one by one: %s",
+            *(len(messages), self._attempts.task_of(messages[0]), self._group, one_line(error)),
+        )
+        raise BatchBroken from error
 
     def charge(self, run: LostRun, error: BaseException) -> Ended:
         """End a message whose run was lost, as its own task decides; the caller writes it down with the claim."""
@@ -401,6 +377,10 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
+
+
+def _options_of(handler: Resolved) -> HandlerOptions:
+    return handler.options if isinstance(handler, Handler) else NO_LIMITS
 
 
 def _errors_of(failed: BatchFailed, messages: list[Message]) -> dict[str, BaseException]:

@@ -186,7 +186,6 @@ class Flusher(Runnable, Generic[C]):
         return True
 
     def close(self) -> None:
-        """Close the channel."""
         self._channel.close()
 
 

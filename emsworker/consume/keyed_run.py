@@ -9,13 +9,13 @@ is repeated. If a message takes long, running messages are detached, and the par
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 
 from emsworker.consume.attempts import GroupAttempts, begin_running, end_running
 from emsworker.consume.claim_progress import ClaimWrite, Ended
-from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.context import RunContext
 from emsworker.consume.coroutines import thread_limits
 from emsworker.consume.watch import NO_LIMITS, Watch
@@ -114,6 +114,7 @@ class KeyedRun(ClaimRun):
                 return LaneEntry.BLOCKED
             self._running[message.offset] = message
             lane.start(message, options)
+            message.run = ThreadRun(self, lane, message, lane.running_since)
             return LaneEntry.RUN
 
     def end(self, ended: Ended) -> None:
@@ -122,11 +123,22 @@ class KeyedRun(ClaimRun):
             if not self.closed:
                 self._record(ended)
 
+    def leave(self, lane: Lane, ended: Ended) -> bool:
+        """Record the end of the message that a lane has run; return False if it was given up meanwhile."""
+        is_there = lane.stop()
+        if is_there:
+            self.end(ended)
+        return is_there
+
     def _record(self, ended: Ended) -> None:
         self._running.pop(ended.message.offset, None)
         self.progress.end([ended])
         if self.progress.all_ended:
             self.watch.running = None
+
+    @property
+    def watches(self) -> Sequence[Watch]:
+        return self.lanes
 
     @property
     def started(self) -> int:
@@ -217,10 +229,8 @@ class Lanes:
                     continue
                 if entry is LaneEntry.STOP:
                     break
-                ended = self._attempt(keyed_run, message, handler, lane)
-                if not lane.stop():
+                if not keyed_run.leave(lane, self._attempt(keyed_run, message, handler, lane)):
                     return
-                keyed_run.end(ended)
         except BaseException as error:
             lane.error = error
         finally:

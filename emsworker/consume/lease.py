@@ -87,7 +87,7 @@ class LeaseRenewer(Runnable):
         """Identity of the time since which the leases have held without a gap."""
         return self.generation, self.gaps
 
-    def join_in(self, session: Session) -> tuple[str, int]:
+    def register(self, session: Session) -> tuple[str, int]:
         """Register the calling thread under a new client id, over its own session.
 
         The server is called outside the lock: while one thread connects slowly, the others' leases must be renewed.
@@ -106,10 +106,11 @@ class LeaseRenewer(Runnable):
             self._valid_until = trusted_until if alone else min(self._valid_until, trusted_until)
             return client_id, self.generation
 
-    def leave(self, client_id: str) -> None:
-        """Stop renewing a client id; its row is expired or deleted by the caller."""
+    def deregister(self, session: Session, client_id: str) -> None:
+        """Stop renewing a client id, and delete it; a claim that it still has is recovered by the beat."""
         with self._mutex:
             self._clients.discard(client_id)
+        clients.deregister(session, [client_id])
 
     def abandon(self) -> None:
         """End all leases of this process, which dies now, so that its work need not wait until they expire.

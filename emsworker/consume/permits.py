@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from emsworker.consume.poller import Poller
 from emsworker.core.limits import Permit
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -45,11 +46,11 @@ class Limiter:
     Args:
         session: the thread's session.
         refunds: the process's unused permits.
+        poller: gives no hints of a group that may not start anything now.
     """
 
-    def __init__(self, session: Session, refunds: Refunds) -> None:
-        self._session = session
-        self._refunds = refunds
+    def __init__(self, session: Session, refunds: Refunds, poller: Poller) -> None:
+        self._session, self._refunds, self._poller = session, refunds, poller
         self._slot: tuple[int, str] | None = None
         self._rated = False
         self._fresh_until = math.inf
@@ -66,6 +67,8 @@ class Limiter:
         permit = limits.acquire(self._session, group_id, client_id, wanted, at_once=at_once, refund=refund)
         self._slot = (group_id, client_id) if permit.granted else None
         self._rated = permit.rated
+        if not permit.granted:
+            self._poller.hold(group_id, permit.wait_s)
         return permit
 
     def taken(self) -> None:

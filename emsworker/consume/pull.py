@@ -18,15 +18,14 @@ from typing import Any, Self, TypeVar
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import decide, describe
-from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_progress import Ended
+from emsworker.consume.claimer import BatchSizer
 from emsworker.consume.claiming import Claiming, ConsumerClaims, ReadGroup
 from emsworker.consume.flusher import Flusher
-from emsworker.consume.in_hand import InHand
+from emsworker.consume.in_hand import InHand, PulledRun
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
-from emsworker.consume.pulled import PulledRun
 from emsworker.core.durations import parse_duration
 from emsworker.core.errors import (
     ConfigError,

@@ -50,6 +50,7 @@ class Watch:
         self.extension_s = 0.0  # by which the handler has asked to extend its limits
         self.soft_limit_sent = False
         self.interruptible = False  # handler code runs, not code of EMS
+        self.is_recorded = False  # the end of what runs was committed with its handler's transaction
         self.bracket: RunBracket | None = None  # of what runs, if middleware has brackets
 
     def begin(self, messages: list[Message], options: HandlerOptions, now: float) -> None:
@@ -59,7 +60,7 @@ class Watch:
         self.running_since = now
         self.options = options
         self.extension_s = 0.0
-        self.soft_limit_sent = self.interruptible = False
+        self.soft_limit_sent = self.interruptible = self.is_recorded = False
 
     @property
     def timeout_s(self) -> float:

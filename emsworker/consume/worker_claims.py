@@ -1,58 +1,70 @@
-"""The claims that the threads of a worker process work on."""
+"""The claims that the threads of a worker process work on, and the watchdog of their time limits.
+
+- Soft limits raise in the handler.
+- Hard limits and timeouts move the message to retry and replace the process, because a thread that hangs cannot be
+  ended otherwise.
+- If a message runs long, the rest of its claim is given back, so that slow tasks do not hoard messages.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from emsworker.broker.channel import Channel
-from emsworker.consume.claim_progress import ClaimWrite
-from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claim_progress import ClaimWrite, Ended
+from emsworker.consume.claim_run import ClaimRun, end_of
 from emsworker.consume.flusher import HeldClaims
-from emsworker.consume.time_limits import TimeLimits, hang_text, watches_of
-from emsworker.core.errors import EmsError, FenceLost, StoreError
+from emsworker.consume.isolation import IsolationGate
+from emsworker.consume.keyed_run import KeyedRun
+from emsworker.consume.watch import Watch
+from emsworker.core.errors import EmsError, FenceLost, StoreError, TimeLimitExceeded
+from emsworker.core.model import Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Trouble
 
 log = logging.getLogger(__name__)
 
+_HOARD_S = 1.0
+
 
 class WorkerClaims(HeldClaims[ClaimRun]):
     """The claim that each thread of a process works on; thread-safe.
 
     Args:
-        limits: enforces the time limits of what runs.
+        gate: the process's gate for poison isolation.
+        on_hang: called with a reason if a handler's thread hangs past its limit.
+
+    Attributes:
+        hanging: the threads that will not come back.
     """
 
-    def __init__(self, limits: TimeLimits) -> None:
-        self._limits = limits
+    def __init__(self, gate: IsolationGate, on_hang: Callable[[str], None]) -> None:
+        self._gate, self._on_hang = gate, on_hang
         self._mutex = forks.Lock()
         self._claims: dict[int, ClaimRun] = {}  # by thread id
+        self.hanging: set[int] = set()
         self._trouble = Trouble(log)
 
     def add(self, thread_id: int, claim_run: ClaimRun) -> None:
-        """Note what a thread begins to work on."""
         with self._mutex:
             self._claims[thread_id] = claim_run
 
     def remove(self, thread_id: int) -> None:
-        """Note that a thread works on nothing."""
         with self._mutex:
             self._claims.pop(thread_id, None)
 
     def claims(self) -> list[ClaimRun]:
-        """Return the claims that are worked on."""
         with self._mutex:
             return list(self._claims.values())
 
     # -- for the flusher -----------------------------------------------------------------------------------------------
 
     def confirm(self, claim: ClaimRun, write: ClaimWrite) -> None:
-        """Note that a write was committed."""
         claim.confirm(write)
 
     def lose(self, claim: ClaimRun, error: FenceLost) -> None:
-        """Note that a claim has another owner."""
         claim.lose()
         log.warning("the claim of %s is run elsewhere by now", claim.claim.place)
 
@@ -60,7 +72,7 @@ class WorkerClaims(HeldClaims[ClaimRun]):
         """End messages that are past their limits, and give back what others could run meanwhile."""
         for claim_run in self.claims():
             try:
-                self._limits.enforce(claim_run, channel, ticks())
+                self._enforce(claim_run, channel, ticks())
             except FenceLost as error:
                 self.lose(claim_run, error)
             except StoreError as error:
@@ -68,12 +80,64 @@ class WorkerClaims(HeldClaims[ClaimRun]):
             else:
                 self._trouble.over("what is late is given back")
 
-    # -- for the main thread -------------------------------------------------------------------------------------------
+    def _enforce(self, claim_run: ClaimRun, channel: Channel, now: float) -> None:
+        if claim_run.watch.thread_id in self.hanging:
+            return
+        if self._gate.overstays(claim_run, now):
+            claim_run.unname()
+            claim_run.write_down(channel)  # before others start: from then on it is not proven who kills
+            self._gate.open(claim_run)
+        if isinstance(claim_run, KeyedRun):
+            self._enforce_in_lanes(claim_run, now)
+        elif self._hangs(claim_run, channel, now) or claim_run.claim.order is not Order.NONE:
+            return
+        if now - claim_run.began_at > _HOARD_S:
+            claim_run.share_rest(channel)
 
-    @property
-    def hanging(self) -> set[int]:
-        """The threads that will not come back."""
-        return self._limits.hanging
+    def _enforce_in_lanes(self, claim_run: KeyedRun, now: float) -> None:
+        for lane in claim_run.lanes:
+            with lane.lock:
+                running, since = lane.running, lane.running_since
+            if running is None:
+                continue
+            lane.send_soft_limit(now)
+            if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
+                ended = _timed_out(claim_run, lane, message, now - since)
+                claim_run.end(ended)
+                self._note_hang(claim_run, lane, ended)
+
+    def _hangs(self, claim_run: ClaimRun, channel: Channel, now: float) -> bool:
+        """Return whether a handler hangs; its message is moved to retry, and the rest of its claim given back."""
+        watch = claim_run.watch
+        with watch.lock:
+            messages, since = claim_run.running_messages(), watch.running_since
+        if not messages:
+            return False
+        watch.send_soft_limit(now)
+        if now - since <= watch.time_limit_s:
+            return False
+        ended = _timed_out(claim_run, watch, messages[0], now - since)
+        alone, was_lost = len(messages) == 1, claim_run.closed
+        try:
+            # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.
+            if not claim_run.give_up(channel, since, ended if alone else None):
+                return False
+        except FenceLost:  # the beat was faster; the thread hangs all the same
+            was_lost = True
+        self.hanging.add(watch.thread_id)
+        self._note_hang(claim_run, watch, ended, is_charged=alone and not was_lost, is_known=alone)
+        return True
+
+    def _note_hang(
+        self, claim_run: ClaimRun, watch: Watch, ended: Ended, *, is_charged: bool = True, is_known: bool = True
+    ) -> None:
+        if is_known and watch.bracket is not None:  # its own thread cannot tell it
+            watch.bracket.ends = [end_of(ended)]
+        if is_charged and ended.failure is not None and ended.error is not None:
+            claim_run.attempts.log_failure(ended.message, watch.options, ended.failure, ended.error)
+        self._on_hang(_hang_text(claim_run, watch, ended.message, ended.ran_s))
+
+    # -- for the main thread -------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> str:
         """Return the reason why a handler hangs that ran past its limit at ``now``, or an empty text.
@@ -81,13 +145,13 @@ class WorkerClaims(HeldClaims[ClaimRun]):
         It takes no lock of a claim, because the holder may be waiting for the server.
         """
         for claim_run in self.claims():
-            for watch in watches_of(claim_run):
+            for watch in claim_run.watches:
                 running, ran_s = watch.running, now - watch.running_since
                 if running is None or ran_s <= watch.time_limit_s:
                     continue
                 message = next((one for one in claim_run.claim.messages if one.offset == running), None)
                 if message is not None:
-                    return hang_text(claim_run, watch, message, ran_s)
+                    return _hang_text(claim_run, watch, message, ran_s)
         return ""
 
     def began_at(self, thread_id: int | None, now: float) -> float:
@@ -109,3 +173,15 @@ class WorkerClaims(HeldClaims[ClaimRun]):
                 claim_run.give_back(channel)
             except (StoreError, EmsError) as error:
                 log.warning("could not give back the claim of %s: %s", claim_run.claim.place, error)
+
+
+def _timed_out(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Ended:
+    error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
+    failure = claim_run.attempts.decide(message, watch.options, error, ran_s, str(error), told=False)
+    return Ended(message, ran_s, failure, error=error)
+
+
+def _hang_text(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> str:
+    task = claim_run.attempts.task_of(message)
+    place = f"{message.topic}/{message.partition}@{message.offset}"
+    return f"{task} ran for {ran_s:.1f} s, over its limit of {watch.time_limit_s:g} s ({place})"

@@ -232,6 +232,7 @@ class Settings:
         help="a URL that the leading beat asks while all is well, for a service that raises an alarm if it stops; "
         "{server} in it stands for the name of its server",
         secret=True,
+        shown=lambda url: "***",  # such a service knows its clients by the path
     )
     dead_man_s: float = option(60.0, seconds(1), help="the interval at which `dead_man_url` is asked")
     publish_timeout_s: float = option(30.0, seconds(0.1), help="the maximum time of a send, reconnects included")
@@ -374,9 +375,10 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _hint(variable: str) -> str:
-    names = [f"EMS_{name.upper()}" for name in options_of(Settings)]
-    meant = probably_meant(variable, names)
-    return f"there is no such setting; did you mean {meant!r}?" if meant else "there is no such setting"
+    meant = probably_meant(variable.removeprefix("EMS_").lower(), options_of(Settings))  # the prefix is no likeness
+    return (
+        f"there is no such setting; did you mean {f'EMS_{meant.upper()}'!r}?" if meant else "there is no such setting"
+    )
 
 
 _TOLD: set[str] = set()

@@ -361,16 +361,15 @@ class AssertionBroken(StoreError):
 REFUSED = (AccessDenied, TlsError)  # of the user, a password, a grant or TLS
 
 
-def unknown_topic(name: str) -> UnknownTopic:
-    """The error for a topic that is not there and must not be created."""
-    return UnknownTopic(f"there is no topic {name!r} and auto_create is off; create it with `ems topics create {name}`")
+def unknown_topic(name: str, why: str = "auto_create is off") -> UnknownTopic:
+    """The error for a topic that is not there and is not created, with the reason."""
+    return UnknownTopic(f"there is no topic {name!r} and {why}; create it with `ems topics create {name}`")
 
 
-def unknown_group(topic: str, name: str) -> UnknownGroup:
-    """The error for a group that is not there and must not be created."""
+def unknown_group(topic: str, name: str, why: str = "auto_create is off") -> UnknownGroup:
+    """The error for a group that is not there and is not created, with the reason."""
     return UnknownGroup(
-        f"topic {topic!r} has no group {name!r} and auto_create is off; "
-        f"create it with `ems groups create {topic} {name}`"
+        f"topic {topic!r} has no group {name!r} and {why}; create it with `ems groups create {topic} {name}`"
     )
 
 

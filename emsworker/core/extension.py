@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
@@ -69,16 +69,23 @@ class Extension:
         rights: a mapping of what each role may do with its tables, as ``module:NAME``; see
             :mod:`emsworker.store.engine.rights`.
         commands: by name; they follow those of the core in ``ems --help``.
-        services: a function without arguments that returns the services of the leading beat, as ``module:name``. They
-            run on streams that have the extension's tables.
+        services: a function of a :class:`~emsworker.beat.services.LedStream` that returns the services of the leading
+            beat, as ``module:name``. They run on streams that have the extension's tables.
         pages: a function without arguments that returns pages of the dashboard, as ``module:name``; see
-            :mod:`emsworker.web.pages`.
+            :mod:`emsworker.web.page`.
+        checks: a function without arguments that returns functions of a session and the settings, which yield findings
+            of ``ems check``, as ``module:name``; see :mod:`emsworker.admin.check`.
+        metrics: a function without arguments that returns functions of a session, which yield metric families of
+            prometheus_client for those of the stream, as ``module:name``; see
+            :mod:`emsworker.monitoring.metrics`.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
         follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
             with this extension's name. It appends statements to the transaction that acks them, ``follow(packet,
             results)``.
         follow_in_memory: the same for the broker in memory: ``follow(broker, results)``.
+        topics: beginnings of the names of topics that only its programs can write to: rows of ``ems_publish`` for them
+            are refused.
     """
 
     name: str
@@ -87,9 +94,12 @@ class Extension:
     commands: Mapping[str, Command] = field(default_factory=lambda: _NOTHING)
     services: str | None = None
     pages: str | None = None
+    checks: str | None = None
+    metrics: str | None = None
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None
+    topics: tuple[str, ...] = ()
 
 
 def load(target: str) -> Any:
@@ -156,6 +166,26 @@ def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> N
             log.warning("%s ended that extension %r follows, which is not here", counted(len(rows), "call"), name)
         else:
             load(target)(to, rows)
+
+
+def parts(kind: str, *arguments: object) -> Iterator[tuple[Extension, list[Any]]]:
+    """Yield the parts of a kind, such as ``services``, of each extension that has any.
+
+    An extension whose parts cannot be made is left out with a warning: it must not stop those of the others.
+
+    Args:
+        kind: the attribute of the declaration that names what makes them.
+        arguments: what makes them is called with these.
+    """
+    for one in extensions().values():
+        if (target := getattr(one, kind)) is None:
+            continue
+        try:
+            made = [*load(target)(*arguments)]
+        except Exception as error:  # of somebody else's code, or a library that its extra installs
+            log.warning("%s of extension %r are left out: %s", kind, one.name, repr_of(error))
+        else:
+            yield one, made
 
 
 def default_stream() -> DefaultStream | None:

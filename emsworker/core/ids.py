@@ -89,7 +89,7 @@ def new_claim_id() -> int:
 
 
 CLIENT_NAME = 190  # characters of a worker's name, as its column holds
-TASK_NAME = 190  # characters of a task's name, Celery's too
+TASK_NAME = 190  # characters of a task's name
 
 
 def check_name(what: str, name: str) -> str:

@@ -240,6 +240,10 @@ class Topic:
         raise ConfigError([Problem("topic", repr(self.name), fix)])
 
 
+UNLIMITED_S = 3650 * 86400.0
+"""Timeout from which on a group is taken to have none: whoever runs its messages limits their time."""
+
+
 @dataclass(frozen=True)
 class Group:
     """A named set of clients that share the work of a topic, and its settings."""
@@ -284,6 +288,7 @@ class Group:
         help="messages that run strictly one after another, retries included; it cannot be changed",
         changed=False,
         column="ordering",
+        listed=True,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.core.durations import LONGEST_S
+from emsworker.core.options import is_number
 from emsworker.core.terminal_text import in_utf8
 
 MAX_TEXT = 500
@@ -33,10 +34,12 @@ class ProgressReport:
         """Return a report with the values that a handler gives, after checking them.
 
         Raises:
-            ValueError: the fraction does not lie between 0 and 1.
+            ValueError: the fraction does not lie between 0 and 1, or the text is none.
         """
-        if fraction is not None and not 0 <= fraction <= 1:
-            raise ValueError(f"fraction = {fraction!r}: must lie between 0 and 1")
+        if fraction is not None and not (is_number(fraction) and 0 <= fraction <= 1):
+            raise ValueError(f"fraction = {fraction!r}: must be a number between 0 and 1")
+        if not isinstance(text, str):
+            raise ValueError(f"text = {text!r}: must be text")
         return cls(uid, attempt, fraction, in_utf8(text)[:MAX_TEXT])
 
 
@@ -101,7 +104,7 @@ class Run:
 
         Raises:
             RunEnded: the message has another owner now.
-            ValueError: the fraction does not lie between 0 and 1.
+            ValueError: the fraction does not lie between 0 and 1, or the text is none.
         """
         ProgressReport.checked(b"", 1, fraction, text)
 
@@ -112,7 +115,7 @@ def check_span(seconds: float) -> None:
     Raises:
         ValueError: not a number of seconds from 0 to 100 years.
     """
-    if not 0 <= seconds <= LONGEST_S:
+    if not (is_number(seconds) and 0 <= seconds <= LONGEST_S):
         raise ValueError(f"extend({seconds!r}): must be a number of seconds, 0 or more")
 
 

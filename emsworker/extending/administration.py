@@ -1,4 +1,4 @@
-"""What administrators do and look at: topics, groups, messages, dead letters, alarms, audit."""
+"""Administration as a library: topics, groups, messages, dead letters, alarms, audit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from emsworker.admin.audit import cancel_target as cancel_target
     from emsworker.admin.audit import count_cancelled as count_cancelled
     from emsworker.admin.audit import count_changed as count_changed
+    from emsworker.admin.check import Finding as Finding
     from emsworker.admin.check import Severity as Severity
     from emsworker.admin.check import check as check
+    from emsworker.admin.dead import DeadEntry as DeadEntry
     from emsworker.admin.dead import DeadFilter as DeadFilter
+    from emsworker.admin.demand import Demands as Demands
     from emsworker.admin.group_states import GroupState as GroupState
     from emsworker.admin.group_states import GroupStatus as GroupStatus
     from emsworker.admin.lists import MessageOutline as MessageOutline
+    from emsworker.admin.lists import Running as Running
+    from emsworker.admin.lists import WaitingRetry as WaitingRetry
     from emsworker.admin.message_states import list_states as list_states
     from emsworker.admin.messages import BEGINNING_BYTES as BEGINNING_BYTES
     from emsworker.admin.monitoring import ClientView as ClientView
@@ -36,36 +41,46 @@ if TYPE_CHECKING:
     from emsworker.admin.operators import check_operator as check_operator
     from emsworker.admin.paging import encode_token as encode_token
     from emsworker.admin.readers import HoldView as HoldView
-    from emsworker.admin.receivers import deliver as deliver
     from emsworker.admin.servers import Servers as Servers
     from emsworker.admin.servers import ServerView as ServerView
     from emsworker.admin.servers import look as look
     from emsworker.admin.standing import GroupStanding as GroupStanding
     from emsworker.admin.standing import Standings as Standings
     from emsworker.admin.standing import TopicStanding as TopicStanding
+    from emsworker.core.scaling import Demand as Demand
+    from emsworker.observe.bounded import BoundedNames as BoundedNames
+    from emsworker.observe.http import METRICS as METRICS
     from emsworker.observe.http import OUT_OF_RESOURCES as OUT_OF_RESOURCES
+    from emsworker.observe.http import Answer as Answer
+    from emsworker.observe.http import HttpRequest as HttpRequest
+    from emsworker.observe.http import Route as Route
     from emsworker.observe.logs import configure_logging as configure_logging
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.admin": "Admin Selection SkipPolicy StoredMessage parse_place",
-        "emsworker.admin.alarms": "Watched",
-        "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
-        "emsworker.admin.check": "Severity check",
-        "emsworker.admin.dead": "DeadFilter",
-        "emsworker.admin.group_states": "GroupState GroupStatus",
-        "emsworker.admin.lists": "MessageOutline",
-        "emsworker.admin.message_states": "list_states",
-        "emsworker.admin.messages": "BEGINNING_BYTES",
-        "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
-        "emsworker.admin.operators": "check_operator",
-        "emsworker.admin.paging": "encode_token",
-        "emsworker.admin.readers": "HoldView",
-        "emsworker.admin.receivers": "deliver",
-        "emsworker.admin.servers": "ServerView Servers look",
-        "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
-        "emsworker.observe.http": "OUT_OF_RESOURCES",
-        "emsworker.observe.logs": "configure_logging",
-    },
-)
+    from emsworker.observe.scaling import ANSWER_S as ANSWER_S
+    from emsworker.observe.scaling import Scaling as Scaling
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.admin": "Admin Selection SkipPolicy StoredMessage parse_place",
+            "emsworker.admin.alarms": "Watched",
+            "emsworker.admin.audit": "Audit CANCEL cancel_target count_cancelled count_changed",
+            "emsworker.admin.check": "Finding Severity check",
+            "emsworker.admin.dead": "DeadEntry DeadFilter",
+            "emsworker.admin.demand": "Demands",
+            "emsworker.admin.group_states": "GroupState GroupStatus",
+            "emsworker.admin.lists": "MessageOutline Running WaitingRetry",
+            "emsworker.admin.message_states": "list_states",
+            "emsworker.admin.messages": "BEGINNING_BYTES",
+            "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
+            "emsworker.admin.operators": "check_operator",
+            "emsworker.admin.paging": "encode_token",
+            "emsworker.admin.readers": "HoldView",
+            "emsworker.admin.servers": "ServerView Servers look",
+            "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
+            "emsworker.core.scaling": "Demand",
+            "emsworker.observe.bounded": "BoundedNames",
+            "emsworker.observe.http": "Answer HttpRequest METRICS OUT_OF_RESOURCES Route",
+            "emsworker.observe.logs": "configure_logging",
+            "emsworker.observe.scaling": "ANSWER_S Scaling",
+        },
+    )

@@ -15,25 +15,27 @@ if TYPE_CHECKING:
     from emsworker.tasks.correlation import CAUSATION as CAUSATION
     from emsworker.tasks.correlation import CORRELATION as CORRELATION
     from emsworker.tasks.middleware import Middleware as Middleware
+    from emsworker.tasks.middleware import PublishBracket as PublishBracket
     from emsworker.tasks.middleware import RunBracket as RunBracket
+    from emsworker.tasks.middleware import RunOutcome as RunOutcome
     from emsworker.tasks.options import HandlerOptions as HandlerOptions
     from emsworker.tasks.task import BoundTask as BoundTask
     from emsworker.tasks.task import Signature as Signature
     from emsworker.tasks.task import Task as Task
     from emsworker.tasks.task import check_function as check_function
     from emsworker.tasks.task import full_name as full_name
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.app": "Ems",
-        "emsworker.beat.leader": "Beat",
-        "emsworker.broker.memory": "MemoryBroker",
-        "emsworker.broker.mysql": "MysqlBroker",
-        "emsworker.broker.port": "Broker",
-        "emsworker.tasks.correlation": "CAUSATION CORRELATION",
-        "emsworker.tasks.middleware": "Middleware RunBracket",
-        "emsworker.tasks.options": "HandlerOptions",
-        "emsworker.tasks.task": "BoundTask Signature Task check_function full_name",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.app": "Ems",
+            "emsworker.beat.leader": "Beat",
+            "emsworker.broker.memory": "MemoryBroker",
+            "emsworker.broker.mysql": "MysqlBroker",
+            "emsworker.broker.port": "Broker",
+            "emsworker.tasks.correlation": "CAUSATION CORRELATION",
+            "emsworker.tasks.middleware": "Middleware PublishBracket RunBracket RunOutcome",
+            "emsworker.tasks.options": "HandlerOptions",
+            "emsworker.tasks.task": "BoundTask Signature Task check_function full_name",
+        },
+    )

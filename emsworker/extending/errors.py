@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Conflict as Conflict
     from emsworker.core.errors import ConnectionLost as ConnectionLost
     from emsworker.core.errors import DecodeError as DecodeError
+    from emsworker.core.errors import DeliveryFailed as DeliveryFailed
+    from emsworker.core.errors import DiskFull as DiskFull
     from emsworker.core.errors import Duplicate as Duplicate
     from emsworker.core.errors import EmsError as EmsError
     from emsworker.core.errors import EncodeError as EncodeError
     from emsworker.core.errors import ExtraMissing as ExtraMissing
     from emsworker.core.errors import FenceLost as FenceLost
+    from emsworker.core.errors import Ignore as Ignore
     from emsworker.core.errors import InvalidName as InvalidName
     from emsworker.core.errors import LeaseLost as LeaseLost
     from emsworker.core.errors import MessageTooLarge as MessageTooLarge
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import PublishTimeout as PublishTimeout
     from emsworker.core.errors import Reject as Reject
     from emsworker.core.errors import ResultTimeout as ResultTimeout
+    from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
     from emsworker.core.errors import StoreError as StoreError
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import TopicDeleted as TopicDeleted
     from emsworker.core.errors import TopicRuleError as TopicRuleError
     from emsworker.core.errors import TransactionRolledBack as TransactionRolledBack
+    from emsworker.core.errors import UnknownAlarm as UnknownAlarm
     from emsworker.core.errors import UnknownGroup as UnknownGroup
     from emsworker.core.errors import UnknownMessage as UnknownMessage
     from emsworker.core.errors import UnknownTask as UnknownTask
@@ -45,17 +50,18 @@ if TYPE_CHECKING:
     from emsworker.core.errors import is_known as is_known
     from emsworker.core.errors import repr_of as repr_of
     from emsworker.core.errors import text_of as text_of
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
-        "ConnectionLost DecodeError Duplicate EmsError EncodeError ExtraMissing "
-        "FenceLost InvalidName LeaseLost MessageTooLarge NotInHand Problem "
-        "PublishTimeout REFUSED Reject ResultTimeout SchemaMissing "
-        "SoftTimeLimitExceeded StoreError StoreUnavailable TlsError TopicDeleted "
-        "TopicRuleError TransactionRolledBack UnknownGroup UnknownMessage "
-        "UnknownTask UnknownTopic WrongArguments error_line is_known repr_of "
-        "text_of",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
+            "ConnectionLost DecodeError DeliveryFailed DiskFull Duplicate EmsError "
+            "EncodeError ExtraMissing FenceLost Ignore InvalidName LeaseLost "
+            "MessageTooLarge NotInHand Problem PublishTimeout REFUSED Reject "
+            "ResultTimeout Retry SchemaMissing SoftTimeLimitExceeded StoreError "
+            "StoreUnavailable TlsError TopicDeleted TopicRuleError "
+            "TransactionRolledBack UnknownAlarm UnknownGroup UnknownMessage "
+            "UnknownTask UnknownTopic WrongArguments error_line is_known repr_of "
+            "text_of",
+        },
+    )

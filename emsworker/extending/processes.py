@@ -8,6 +8,7 @@ from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.core.process import forks as forks
+    from emsworker.core.process import runnable as runnable
     from emsworker.core.process.address import VARIABLE as VARIABLE
     from emsworker.core.process.address import name_address as name_address
     from emsworker.core.process.address import name_url as name_url
@@ -21,19 +22,21 @@ if TYPE_CHECKING:
     from emsworker.core.process.role import claim_role as claim_role
     from emsworker.core.process.runnable import Runnable as Runnable
     from emsworker.core.process.runnable import Trouble as Trouble
+    from emsworker.core.process.scratch import open_scratch as open_scratch
     from emsworker.core.process.wake import Wake as Wake
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.core.process": "forks",
-        "emsworker.core.process.address": "VARIABLE name_address name_url",
-        "emsworker.core.process.clock": "ticks",
-        "emsworker.core.process.forks": "Lock after_fork fork_blocked lazy",
-        "emsworker.core.process.polling": "PollInterval",
-        "emsworker.core.process.reconnect": "until_connected",
-        "emsworker.core.process.role": "claim_role",
-        "emsworker.core.process.runnable": "Runnable Trouble",
-        "emsworker.core.process.wake": "Wake",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.core.process": "forks runnable",
+            "emsworker.core.process.address": "VARIABLE name_address name_url",
+            "emsworker.core.process.clock": "ticks",
+            "emsworker.core.process.forks": "Lock after_fork fork_blocked lazy",
+            "emsworker.core.process.polling": "PollInterval",
+            "emsworker.core.process.reconnect": "until_connected",
+            "emsworker.core.process.role": "claim_role",
+            "emsworker.core.process.runnable": "Runnable Trouble",
+            "emsworker.core.process.scratch": "open_scratch",
+            "emsworker.core.process.wake": "Wake",
+        },
+    )

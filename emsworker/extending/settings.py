@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from emsworker.core.config import SERVER_MARK as SERVER_MARK
     from emsworker.core.config import Settings as Settings
     from emsworker.core.options import LARGEST as LARGEST
     from emsworker.core.options import choice as choice
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from emsworker.core.url import impatient as impatient
     from emsworker.core.url import redact as redact
     from emsworker.core.url import redact_url as redact_url
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.core.config": "Settings",
-        "emsworker.core.options": "LARGEST choice flag is_whole nearest option option_field options_of "
-        "problems_in problems_of raise_problems seconds shown whole",
-        "emsworker.core.servers": "MAIN parse_servers",
-        "emsworker.core.settings": "settings_of",
-        "emsworker.core.url": "DatabaseUrl UNENCODED check_signs impatient redact redact_url",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.core.config": "SERVER_MARK Settings",
+            "emsworker.core.options": "LARGEST choice flag is_whole nearest option option_field options_of "
+            "problems_in problems_of raise_problems seconds shown whole",
+            "emsworker.core.servers": "MAIN parse_servers",
+            "emsworker.core.settings": "settings_of",
+            "emsworker.core.url": "DatabaseUrl UNENCODED check_signs impatient redact redact_url",
+        },
+    )

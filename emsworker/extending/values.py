@@ -8,16 +8,12 @@ from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.core import errors as errors
-    from emsworker.core.alarms import GONE as GONE
+    from emsworker.core.alarms import STREAM as STREAM
+    from emsworker.core.alarms import TARGETS as TARGETS
     from emsworker.core.alarms import Alarm as Alarm
-    from emsworker.core.alarms import Attempts as Attempts
     from emsworker.core.alarms import Metric as Metric
     from emsworker.core.alarms import Rule as Rule
     from emsworker.core.alarms import Silence as Silence
-    from emsworker.core.alarms import Step as Step
-    from emsworker.core.alarms import advance as advance
-    from emsworker.core.alarms import describe as describe
-    from emsworker.core.alarms import evaluate as evaluate
     from emsworker.core.alarms import parse_share as parse_share
     from emsworker.core.batches import in_batches as in_batches
     from emsworker.core.budget import Budget as Budget
@@ -47,6 +43,7 @@ if TYPE_CHECKING:
     from emsworker.core.ids import local_ip as local_ip
     from emsworker.core.ids import new_uid as new_uid
     from emsworker.core.ids import parse_uid as parse_uid
+    from emsworker.core.ids import short_client as short_client
     from emsworker.core.ids import uid_text as uid_text
     from emsworker.core.ladder import DEFAULT_LADDER as DEFAULT_LADDER
     from emsworker.core.ladder import Dead as Dead
@@ -55,6 +52,7 @@ if TYPE_CHECKING:
     from emsworker.core.model import GROUP_HEADER as GROUP_HEADER
     from emsworker.core.model import PRIORITY_HEADER as PRIORITY_HEADER
     from emsworker.core.model import TASK_HEADER as TASK_HEADER
+    from emsworker.core.model import UNLIMITED_S as UNLIMITED_S
     from emsworker.core.model import Group as Group
     from emsworker.core.model import Message as Message
     from emsworker.core.model import NewMessage as NewMessage
@@ -76,33 +74,35 @@ if TYPE_CHECKING:
     from emsworker.core.selection.filters import Filter as Filter
     from emsworker.core.selection.parser import parse_time as parse_time
     from emsworker.core.terminal_text import escape_control as escape_control
+    from emsworker.core.terminal_text import in_utf8 as in_utf8
     from emsworker.core.times import NO_TIME as NO_TIME
     from emsworker.core.times import utc as utc
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "emsworker.core": "errors",
-        "emsworker.core.alarms": "Alarm Attempts GONE Metric Rule Silence Step advance describe evaluate parse_share",
-        "emsworker.core.batches": "in_batches",
-        "emsworker.core.budget": "Budget count_marks",
-        "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
-        "decode_headers encode_headers encode_json is_accepted unpack",
-        "emsworker.core.counted": "AtLeast counted plural",
-        "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
-        "emsworker.core.flush": "ResultRow storable",
-        "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid parse_uid uid_text",
-        "emsworker.core.ladder": "DEFAULT_LADDER Dead Ladder",
-        "emsworker.core.model": "FOLLOW_HEADER GROUP_HEADER Group Message NewMessage Order Outcome "
-        "PRIORITY_HEADER Receipt TASK_HEADER Topic TopicKind priority_header "
-        "priority_of",
-        "emsworker.core.offsets": "OffsetRange",
-        "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
-        "emsworker.core.preview": "PreviewDecoder",
-        "emsworker.core.priority": "level_below level_for levels_of",
-        "emsworker.core.selection.filters": "EVERYTHING Filter",
-        "emsworker.core.selection.parser": "parse_time",
-        "emsworker.core.terminal_text": "escape_control",
-        "emsworker.core.times": "NO_TIME utc",
-    },
-)
+else:  # a name that is not above is an error of types, too
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "emsworker.core": "errors",
+            "emsworker.core.alarms": "Alarm Metric Rule STREAM Silence TARGETS parse_share",
+            "emsworker.core.batches": "in_batches",
+            "emsworker.core.budget": "Budget count_marks",
+            "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
+            "decode_headers encode_headers encode_json is_accepted unpack",
+            "emsworker.core.counted": "AtLeast counted plural",
+            "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
+            "emsworker.core.flush": "ResultRow storable",
+            "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid "
+            "parse_uid short_client uid_text",
+            "emsworker.core.ladder": "DEFAULT_LADDER Dead Ladder",
+            "emsworker.core.model": "FOLLOW_HEADER GROUP_HEADER Group Message NewMessage Order Outcome "
+            "PRIORITY_HEADER Receipt TASK_HEADER Topic TopicKind UNLIMITED_S "
+            "priority_header priority_of",
+            "emsworker.core.offsets": "OffsetRange",
+            "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
+            "emsworker.core.preview": "PreviewDecoder",
+            "emsworker.core.priority": "level_below level_for levels_of",
+            "emsworker.core.selection.filters": "EVERYTHING Filter",
+            "emsworker.core.selection.parser": "parse_time",
+            "emsworker.core.terminal_text": "escape_control in_utf8",
+            "emsworker.core.times": "NO_TIME utc",
+        },
+    )

@@ -126,9 +126,11 @@ class AsyncFlow(_Face):
         self._active = 0
         self.waits: list[tuple[str, list[int], list[str]]] = []
 
-    async def step(
-        self, function: Callable[P, Coroutine[Any, Any, R]] | Callable[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> Any:
+    @overload
+    async def step(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call or await a function here, and record what it returns; see :meth:`Flow.step`.
 
         A plain function is called by a thread.
@@ -168,6 +170,10 @@ class AsyncFlow(_Face):
         value: R = await self._do(lambda: self._run.value_of(row))
         return value
 
+    @overload
+    async def gather(self, signatures: Iterable[Signature[R]], *, errors: Literal[False] = False) -> list[R]: ...
+    @overload
+    async def gather(self, signatures: Iterable[Signature[R]], *, errors: Literal[True]) -> list[R | CallFailed]: ...
     async def gather(self, signatures: Iterable[Signature[R]], *, errors: bool = False) -> list[Any]:
         """Have many calls run; see :meth:`Flow.gather`."""
         name, calls = _group(signatures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -18,6 +18,7 @@ from emsworker.flows.rows import (
     FAILED,
     READY,
     RUNNING,
+    UNDONE,
     WAITING,
     CallEnd,
     Change,
@@ -27,7 +28,8 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
-    is_undone,
+    first_forgotten,
+    next_number,
 )
 
 
@@ -55,21 +57,23 @@ class MemoryFlowStore:
         self._numbers = count(1)
         self._signals = count(1)
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
-        """Store a flow, unless one with its id is there; return its number, and whether it is the new one."""
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+        """Store a flow and send the message that begins it, unless one with its id is there; return if it is new."""
         number = self._keys.get(new.key)
         if number is not None:
             new.check_same(self._flows[number].row.name, self._flows[number].row.args)
-            return number, False
-        held = self._broker.transactions.held_by(transaction)
+            return False
+        self._undo_with(transaction, lambda: self._forget(new.key))
         number = self._keys[new.key] = next(self._numbers)
-        held.undo.append(lambda: self._forget(new.key))
         now = self._broker.now()
         row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
         row.started_at = row.changed_at = now
         row.deadline_at = None if new.timeout_s is None else now + timedelta(seconds=new.timeout_s)
-        self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
-        return number, True
+        kept = self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
+        self._send_wake(kept, transaction)
+        if new.timeout_s is not None:
+            self._send_wake(kept, transaction, new.timeout_s)
+        return True
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits; return its state."""
@@ -80,10 +84,15 @@ class MemoryFlowStore:
         state = kept.row.state
         if state not in ENDED:
             signal = SignalRow(next(self._signals), name, value)
-            self._broker.transactions.held_by(transaction).undo.append(lambda: kept.signals.remove(signal))
+            self._undo_with(transaction, lambda: kept.signals.remove(signal))
             kept.signals.append(signal)
             self.wake(transaction, number)
         return state
+
+    def _undo_with(self, transaction: Any, undo: Callable[[], object]) -> None:
+        """Have something undone if its transaction is rolled back."""
+        if transaction is not None:
+            self._broker.transactions.held_by(transaction).undo.append(undo)
 
     def _forget(self, key: str) -> None:
         del self._flows[self._keys.pop(key)]
@@ -95,10 +104,12 @@ class MemoryFlowStore:
             kept.row.state, kept.row.waits, kept.row.owner = READY, None, new_uid()
             self._send_wake(kept)
 
-    def _send_wake(self, kept: KeptFlow) -> None:
+    def _send_wake(self, kept: KeptFlow, transaction: Any = None, delay_s: float | None = None) -> None:
+        uid = kept.row.owner if delay_s is None else new_uid()
         body = f"[[{kept.row.id}],{{}}]".encode()
-        message = NewMessage(kept.row.owner, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
-        self._broker.send(kept.row.topic, [message])
+        message = NewMessage(uid, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
+        message.delay_s = delay_s
+        self._broker.send(kept.row.topic, [message], transaction)
 
     def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:
         """Begin a run of a flow; ``None`` if there is nothing to run."""
@@ -108,13 +119,13 @@ class MemoryFlowStore:
             return None
         if row.state not in (READY, WAITING) and not (row.state == RUNNING and row.owner == owner):
             if row.state == FAILED and row.owner == owner:
-                self.retry(row)
+                raise row.rejection()
             return None
         row.state, row.owner, row.waits, row.run = RUNNING, owner, None, row.run + 1
         steps = [replace(one) for _, one in sorted(kept.steps.items())]
         return Loaded(replace(row), steps, list(kept.signals), self._broker.now())
 
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         self.write(flow, Change(added=[step]))
 
@@ -187,21 +198,28 @@ class MemoryFlowStore:
         row = self._flows[flow.id].row
         if row.state in ENDED:
             return False
-        row.state, row.waits, row.run, row.ended_at = CANCELLED, None, row.run + 1, self._broker.now()
+        self._cancel(row)
         self._tell_parent(row, CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled")))
-        for child in list(self._flows.values()):
-            if child.row.parent is not None and child.row.parent.startswith(f"{flow.id}."):
-                self.cancel(child.row)
         return True
+
+    def _cancel(self, row: FlowRow) -> None:
+        """Cancel a flow and those below it, whose calls stay open: a retry makes them again."""
+        row.state, row.waits, row.run, row.ended_at = CANCELLED, None, row.run + 1, self._broker.now()
+        for kept in self._flows.values():
+            if (kept.row.parent or "").startswith(f"{row.id}.") and kept.row.state not in ENDED:
+                self._cancel(kept.row)
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
         """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.FlowStore.retry`."""
         kept = self._flows[flow.id]
-        if kept.row.state not in (FAILED, CANCELLED) or (step is None and is_undone([*kept.steps.values()])):
+        if kept.row.state not in (FAILED, CANCELLED):
             return False
-        last = max(kept.steps, default=0)
-        failed = [number for (number, _), end in kept.ends.items() if end.failure is not None]
-        first = step if step is not None else last if failed and max(failed) == last else last + 1
+        steps = list(kept.steps.values())
+        failed = max((number for (number, _), end in kept.ends.items() if end.failure is not None), default=None)
+        first = first_forgotten(steps, kept.row.state, failed, step)
+        if first is None:
+            return False
+        still_fails = any(one.kind == UNDONE for one in steps)
         kept.steps = {number: one for number, one in kept.steps.items() if number < first}
         kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}
         kept.signals += [signal for number, signal in kept.taken if number >= first]
@@ -210,11 +228,11 @@ class MemoryFlowStore:
             kept.row,
             state=READY,
             owner=new_uid(),
-            failure=None,
+            failure=kept.row.failure if still_fails else None,
             ended_at=None,
             deadline_at=None,
             run=kept.row.run + 1,
-            next_step=max(kept.row.next_step, last + 1),
+            next_step=max(kept.row.next_step, next_number(steps)),
         )
         self._send_wake(kept)
         return True

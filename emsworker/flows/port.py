@@ -12,7 +12,7 @@ from emsworker.flows.rows import CallEnd, Change, FlowRow, Loaded, NewFlow, Step
 class FlowStore(Protocol):
     """A store of flows; see :class:`emsworker.flows.store.FlowStore`."""
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
         """Store a flow, unless one with its id is there."""
         ...
 
@@ -24,7 +24,7 @@ class FlowStore(Protocol):
         """Begin a run of a flow."""
         ...
 
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         ...
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from emsworker.extending.errors import EncodeError
+from emsworker.extending.errors import EncodeError, Reject
 from emsworker.extending.values import Decoder, encode_json
 from emsworker.flows.errors import FlowExists
 
 READY, RUNNING, WAITING = "ready", "running", "waiting"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 ENDED = (DONE, FAILED, CANCELLED)
-STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, EMIT, PATCH = (
+STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, UNDONE, EMIT, PATCH = (
     "step",
     "transaction",
     "call",
@@ -22,10 +22,10 @@ STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, EMIT, PATCH = (
     "sleep",
     "wait",
     "undo",
+    "undone",
     "emit",
     "patch",
 )
-CALLS = (CALL, GATHER)
 MAX_VALUE_BYTES = 1 << 20
 LONGEST_NAME = 190
 _JSON = Decoder(("json",))
@@ -76,6 +76,7 @@ class StepRow:
         failure: of a step after whose error the flow went on.
         due_at: until when it waits, of a sleep or of a signal with a timeout.
         topics: numbers of the topics to which its calls were sent, with commas between.
+        took_s: seconds that a new step has run.
     """
 
     number: int
@@ -90,17 +91,12 @@ class StepRow:
     ended_at: datetime | None = None
     is_ended: bool = True
     topics: str | None = None
+    took_s: float = 0.0
 
 
 def undo_name(noted: StepRow) -> str:
     """Return the name of the call that undoes what was noted."""
     return f"undo {noted.number}: {noted.name}"[:190]
-
-
-def is_undone(steps: Sequence[StepRow]) -> bool:
-    """Return whether something of a flow was undone: its checkpoints no longer tell what holds."""
-    names = {undo_name(row) for row in steps if row.kind == UNDO}
-    return any(row.name in names for row in steps if row.kind == CALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +150,11 @@ class FlowRow:
     changed_at: datetime | None = None
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
+
+    def rejection(self) -> Reject:
+        """Return the error with which the message of a flow that has failed becomes a dead letter."""
+        why = "" if self.failure is None else f": {self.failure.kind}: {self.failure.text}"
+        return Reject(f"flow {self.key!r} has failed{why}; `ems flows retry` runs it again")
 
 
 @dataclass(frozen=True)
@@ -232,3 +233,26 @@ class Loaded:
     steps: Sequence[StepRow]
     signals: list[SignalRow]
     now: datetime
+
+
+def next_number(steps: Sequence[StepRow]) -> int:
+    """Return the least number that no step of a flow has had."""
+    return 1 + max((one.number for one in steps), default=0)
+
+
+def first_forgotten(steps: Sequence[StepRow], state: str, failed: int | None, wanted: int | None) -> int | None:
+    """Return the first step that is forgotten when a flow is run again; ``None`` if it cannot be.
+
+    Args:
+        state: in which it has ended; the calls of a cancelled one were cancelled with it.
+        failed: the last step of which a call has failed.
+        wanted: the first step that is to be forgotten, if anybody has said so.
+    """
+    last = next_number(steps) - 1
+    if any(one.kind == UNDONE for one in steps):  # what was undone is not done again; the undoing can go on
+        return last if wanted is None and failed == last else None
+    if wanted is not None:
+        return wanted
+    if state == CANCELLED:
+        return min((one.number for one in steps if one.pending), default=last + 1)
+    return last if failed is not None and failed == last else last + 1

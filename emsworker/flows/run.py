@@ -24,6 +24,7 @@ from emsworker.extending.errors import (
     WrongArguments,
     text_of,
 )
+from emsworker.extending.processes import ticks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
@@ -95,6 +96,7 @@ class Run:
         self._unwritten = Change()
         self.closed = False
         self.left: BaseException | None = None
+        self._changed: FlowChanged | None = None
 
     # -- steps that run here -------------------------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ class Run:
         change = self._take(added=[row])
         if len(change.added) == 1 and not (change.ended or change.taken):
             with self._answered():
-                self.store.checkpoint(self.flow, row, 0.0)
+                self.store.checkpoint(self.flow, row)
         else:
             self._write(change)
         return decode_value(row.value)
@@ -125,9 +127,11 @@ class Run:
 
     @contextmanager
     def noting(self, row: StepRow) -> Iterator[None]:
-        """Note the failure of a step: it is kept if the flow goes on after it, with the next thing that it does."""
+        """Note how long a step takes, and its failure: that is kept if the flow goes on, with what it does next."""
+        began = ticks()
         try:
             yield
+            row.took_s = ticks() - began
         except Exception as error:
             row.failure = Failure(_class_path(error), text_of(error))
             self._unwritten.added.append(row)
@@ -410,7 +414,12 @@ class Run:
             EmsError: it is asked for within another step, or when the run is over.
         """
         self._check_open(kind, name)
-        return self.history.find(kind, name)
+        self.check_unchanged()
+        try:
+            return self.history.find(kind, name)
+        except FlowChanged as error:
+            self._changed = error  # a handler's `except Exception` must not let it go on
+            raise
 
     def _check_open(self, kind: str, name: str) -> None:
         if self.left is not None:
@@ -421,6 +430,15 @@ class Run:
             raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
         if len(name) > LONGEST_NAME:
             raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most {LONGEST_NAME} characters")
+
+    def check_unchanged(self) -> None:
+        """Raise if the flow has asked for something else than what was recorded, whatever became of that error.
+
+        Raises:
+            FlowChanged: it has.
+        """
+        if self._changed is not None:
+            raise self._changed
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emsworker.extending.declaration import Service
+from emsworker.extending.declaration import LedStream, Service
 from emsworker.flows.watching import WatchFlows
 
 
-def services() -> Sequence[Service]:
+def services(stream: LedStream) -> Sequence[Service]:
     """Return the services of the leading beat."""
     return [WatchFlows()]

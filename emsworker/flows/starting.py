@@ -62,19 +62,13 @@ def _word(what: str, text: Any, longest: int) -> str:
     return text
 
 
-def start(app: Ems, store: FlowStore, task: FlowTask[Any, Any], new: NewFlow, transaction: Any) -> bool:
-    """Start a flow with a transaction; false if one with its id was there already.
+def start(store: FlowStore, task: FlowTask[Any, Any], new: NewFlow, transaction: Any = None) -> bool:
+    """Start a flow, perhaps with a transaction; false if one with its id was there already.
 
     Raises:
         FlowExists: that one is of another function, or has other arguments.
     """
-    owner = new_uid()
-    number, is_new = store.start(transaction, new, task.topic_id, owner)
-    if is_new:
-        _send(app, transaction, task, number, owner)
-        if new.timeout_s is not None:  # from now: not before the deadline, which was set a moment ago
-            send_wake(app, transaction, task, number, app.server_time(new.timeout_s))
-    return is_new
+    return store.start(transaction, new, task.topic_id, new_uid())
 
 
 def start_child(
@@ -100,7 +94,7 @@ def start_child(
     if len(key) > _LONGEST_KEY:
         key = hashlib.sha256(key.encode()).hexdigest()
     new = new_flow(task, signature.args, signature.kwargs, key, parent=".".join(map(str, place)))
-    start(app, store, task, new, transaction)
+    start(store, task, new, transaction)
     return True
 
 
@@ -121,12 +115,5 @@ def check_near(app: Ems, topic: str, other: str, task: str) -> None:
 
 def send_wake(app: Ems, transaction: Any, task: FlowTask[Any, Any], number: int, due_at: datetime | None) -> None:
     """Send a message that runs a flow, perhaps later."""
-    _send(app, transaction, task, number, new_uid(), due_at)
-
-
-def _send(
-    app: Ems, transaction: Any, task: FlowTask[Any, Any], number: int, uid: bytes, due_at: datetime | None = None
-) -> None:
-    app.send_call(
-        task.topic, [[number], {}], transaction=transaction, headers=wake_headers(task), uid=uid_text(uid), eta=due_at
-    )
+    uid = uid_text(new_uid())
+    app.send_call(task.topic, [[number], {}], transaction=transaction, headers=wake_headers(task), uid=uid, eta=due_at)

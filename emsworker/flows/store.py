@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from emsworker.extending.database import (
@@ -21,14 +22,17 @@ from emsworker.extending.database import (
     insertion,
     literals,
 )
-from emsworker.extending.errors import Duplicate
-from emsworker.extending.publishing import Transaction
+from emsworker.extending.errors import AssertionBroken, Duplicate
+from emsworker.extending.publishing import Outbox, Transaction
+from emsworker.extending.stream import cancel
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
+from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import end_of, read_place
+from emsworker.flows.places import call_uid, end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    UNDONE,
     WAITING,
     CallEnd,
     Change,
@@ -38,7 +42,8 @@ from emsworker.flows.rows import (
     NewFlow,
     SignalRow,
     StepRow,
-    is_undone,
+    first_forgotten,
+    next_number,
 )
 
 _SQL = Statements(__name__)
@@ -59,25 +64,43 @@ class FlowStore:
 
     Args:
         database: the stream's.
+        outbox: the stream's.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, outbox: Outbox) -> None:
+        self._database, self._outbox = database, outbox
         self._name = identifier(database.name)
+        self._checkpoints = Checkpoints(self._record)
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> tuple[int, bool]:
-        """Store a flow, unless one with its id is there; return its number, and whether it is the new one.
+    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+        """Store a flow and the message that begins it, unless one with its id is there; return whether it is new.
 
         Args:
-            transaction: what :func:`emsworker.store.engine.foreign.run` takes.
-            owner: uid of the message that will begin it.
+            transaction: what :func:`emsworker.store.engine.foreign.run` takes; ``None`` for one of its own.
+            owner: uid of that message.
 
         Raises:
             FlowExists: the flow with this id is of another function, or has other arguments.
         """
-        args = {
+        *statements, last = self._starting(new, topic_id, owner)
+        if transaction is None:
+            rows = self._database.call(partial(_run_together, statements, last))
+        else:
+            for statement in statements:
+                foreign.run(transaction, statement)
+            rows = foreign.run(transaction, last)
+        ((its_owner, name, args),) = rows
+        if its_owner != owner:
+            new.check_same(name, args)
+            return False
+        self._outbox.move_after(transaction)
+        return True
+
+    def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+        """Yield the statements that start a flow; the last one reads which one has its id."""
+        values = {
             "key": new.key,
             "name": new.name,
             "version": new.version,
@@ -87,20 +110,16 @@ class FlowStore:
             "args": new.args,
             "parent": new.parent,
             "timeout_s": new.timeout_s,
+            "uid": new_uid(),
         }
-        self._run(transaction, _SQL.insert_flow, args)
-        ((number, its_owner, name, its_args, _),) = self._run(transaction, _SQL.find_started, {"key": new.key})
-        if its_owner != owner:
-            new.check_same(name, its_args)
-            return number, False
-        if new.attributes:
-            head = fill(_SQL.insert_attributes, {"database": self._name})
-            rows = [
-                fill(_SQL.attribute_row, literals({"name": name, "value": value, "flow_id": number}))
-                for name, value in new.attributes.items()
-            ]
-            foreign.run(transaction, insertion(head, rows))
-        return number, True
+        filled: dict[str, Sql] = {**literals(values), "database": self._name}
+        yield fill(_SQL.insert_flow, filled)
+        yield fill(_SQL.send_first, filled)
+        if new.timeout_s is not None:
+            yield fill(_SQL.send_deadline, filled)
+        for name, value in new.attributes.items():
+            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+        yield fill(_SQL.find_started, filled)
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits.
@@ -114,15 +133,11 @@ class FlowStore:
             return None
         ((number, state),) = found
         if state not in ENDED:
-            self._run(transaction, _SQL.insert_signal, {"flow_id": number, "name": name, "value": value})
-            self.wake(transaction, number)
+            args = {"flow_id": number, "name": name, "value": value, "owner": new_uid()}
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+                self._run(transaction, statement, args)
+            self._outbox.move_after(transaction)
         return str(state)
-
-    def wake(self, transaction: Any, number: int) -> None:
-        """Send a message that runs a flow, if it waits."""
-        args = {"flow_id": number, "owner": new_uid()}
-        self._run(transaction, _SQL.wake_waiting, args)
-        self._run(transaction, _SQL.send_wake, args)
 
     def _run(self, transaction: Any, statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         return foreign.run(transaction, fill(statement, {**literals(args), "database": self._name}))
@@ -146,35 +161,47 @@ class FlowStore:
             results = packet.send()
             if not results[begun].affected:
                 if after is None:
-                    self._reopen(results[begun + 1].rows, owner)
+                    _refuse_failed(results[begun + 1].rows, owner)
                 return None
             flow, steps, signals = (result.rows for result in results[begun + 1 :])
             return Loaded(_flow(flow[0]), [_step(row) for row in steps], [*map(_signal, signals)], utc(flow[0][-1]))
 
         return self._database.call(begin)
 
-    def _reopen(self, rows: Sequence[Sequence[Any]], owner: bytes) -> None:
-        """Run a flow that has failed again, because the dead letter of its message was requeued."""
-        if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
-            self.retry(flow)
-
-    def checkpoint(self, flow: FlowRow, step: StepRow, took_s: float) -> None:
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
 
         Raises:
             FlowLost: the run is not the present one.
         """
-        args = {"flow_id": flow.id, "run": flow.run, "took_s": took_s, **_values(step)}
+        checkpoint = Checkpoint(flow, step)
+        if not self._checkpoints.settle(checkpoint):
+            raise _lost(flow)
 
-        def checkpoint(session: Session) -> int:
-            return session.retry_on_conflict(lambda: session.change(_SQL.add_step, args))
+    def _record(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
+        """Record checkpoints of several flows in one commit."""
+        statements = [
+            fill(_SQL.add_step, literals({"flow_id": one.flow.id, "run": one.flow.run, **_values(one.step)}))
+            for one in checkpoints
+        ]
+
+        def record(session: Session) -> list[bool]:
+            packet = session.packet()
+            if len(statements) > 1:
+                packet.begin()
+            for statement in statements:
+                packet.add(statement)
+            if len(statements) > 1:
+                packet.commit()
+            results = packet.send()
+            return [bool(one.affected) for one in (results[1:-1] if len(statements) > 1 else results)]
 
         try:
-            added = self._database.call(checkpoint)
+            return self._database.call(lambda session: session.retry_on_conflict(lambda: record(session)))
         except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
-            return
-        if not added:
-            raise _lost(flow)
+            if len(checkpoints) > 1:
+                raise
+            return [True]
 
     def write(self, flow: FlowRow, change: Change) -> bool:
         """Write what a run has done, in a transaction of its own; false if it was to wait for what is there already.
@@ -182,19 +209,48 @@ class FlowStore:
         Raises:
             FlowLost: the run is not the present one.
         """
+        if change.state == WAITING and (change.unless[0] or change.unless[1] or change.since is not None):
+            return self._wait(flow, change)
 
         def write(session: Session) -> None:
+            packet = session.packet()
+            packet.begin()
+            packet.add(_SQL.fence, {"flow_id": flow.id, "run": flow.run})
+            packet.assert_one_matched()
+            for statement in self._statements(flow, change):
+                packet.add(statement)
+            packet.commit()
+            packet.send()
+
+        try:
+            self._database.call(lambda session: session.retry_on_conflict(lambda: write(session)))
+        except AssertionBroken:
+            if change.state is not None and self._is_present(flow):
+                return True
+            raise _lost(flow) from None
+        except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
+            return True
+        return True
+
+    def _is_present(self, flow: FlowRow) -> bool:
+        """Return whether no other run has begun: then an earlier try was committed, and its answer lost."""
+        return self._database.call(lambda session: session.rows(_SQL.get_run, {"flow_id": flow.id})) == ((flow.run,),)
+
+    def _wait(self, flow: FlowRow, change: Change) -> bool:
+        """Let a flow wait, unless what it is to wait for is there."""
+
+        def wait(session: Session) -> None:
             if not session.change(_SQL.fence, {"flow_id": flow.id, "run": flow.run}):
-                if change.state is not None and session.rows(_SQL.get_run, {"flow_id": flow.id}) == ((flow.run,),):
+                if session.rows(_SQL.get_run, {"flow_id": flow.id}) == ((flow.run,),):
                     raise _Written
                 raise _lost(flow)
-            if change.state == WAITING and session.rows(*_count_ready(flow, change))[0][0]:
+            if session.rows(*_count_ready(flow, change))[0][0]:
                 raise _Ready
             for statement in self._statements(flow, change):
                 session.execute(statement)
 
         try:
-            self._database.call(lambda session: session.transaction(write))
+            self._database.call(lambda session: session.transaction(wait))
         except _Ready:
             return False
         except (Duplicate, _Written):
@@ -217,7 +273,7 @@ class FlowStore:
         """Yield the statements of a change, without its fence."""
         flow_id = literals({"flow_id": flow.id})
         if change.added:
-            rows = [fill(_SQL.step_row, {**flow_id, **literals({"took_s": 0, **_values(one)})}) for one in change.added]
+            rows = [fill(_SQL.step_row, {**flow_id, **literals({**_values(one)})}) for one in change.added]
             yield insertion(_SQL.insert_steps, rows)
         for step in change.ended:
             yield fill(_SQL.end_step, {**flow_id, **literals(_values(step))})
@@ -271,29 +327,29 @@ class FlowStore:
         return [(number, value, utc(at)) for number, value, at in rows]
 
     def cancel(self, flow: FlowRow) -> bool:
-        """Cancel a flow and those that it has called; false if it has ended.
+        """Cancel a flow, those that it has called, and calls that were not begun; false if it has ended.
 
-        A run that is under way ends at its next step.
+        A run that is under way ends at its next step; a call that a worker has read may still begin.
         """
+        numbers = self._database.call(lambda session: session.transaction(lambda session: self._cancel(session, flow)))
+        for number in numbers:
+            self._database.call(partial(_cancel_calls, number))
+        return bool(numbers)
 
-        def cancel(session: Session) -> bool:
-            if not session.change(_SQL.cancel, {"flow_id": flow.id}):
-                return False
-            for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
-                session.execute(statement)
-            todo = [flow.id]
-            while todo:
-                for number, place, key in session.rows(_SQL.list_children, {"prefix": f"{todo.pop()}.%"}):
-                    if session.change(_SQL.cancel, {"flow_id": number}):
-                        todo.append(number)
-                        for statement in self._tell_parent(place, _cancelled(key)):  # which may be retried
-                            session.execute(statement)
-            return True
-
-        return self._database.call(lambda session: session.transaction(cancel))
+    def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
+        """Cancel a flow and those below it; return their numbers."""
+        if not session.change(_SQL.cancel, {"flow_id": flow.id}):
+            return []
+        for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
+            session.execute(statement)
+        cancelled = [flow.id]
+        for number in cancelled:  # it grows meanwhile
+            children = session.rows(_SQL.list_children, {"prefix": f"{number}.%"})
+            cancelled += [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+        return cancelled
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; false if it is no such flow now.
+        """Run a flow again that has failed or was cancelled; false if it is no such flow now, or its steps were undone.
 
         One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds.
 
@@ -303,14 +359,16 @@ class FlowStore:
         """
 
         def retry(session: Session) -> bool:
-            if not session.rows(_SQL.lock_ended, {"flow_id": flow.id}):
+            ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
+            if not ended:
                 return False
-            steps = session.rows(_SQL.list_steps, {"flow_id": flow.id})
-            if step is None and is_undone([_step(row) for row in steps]):
+            steps = [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow.id})]
+            ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
+            first = first_forgotten(steps, ended[0][0], failed, step)
+            if first is None:
                 return False
-            last = steps[-1][0] if steps else 0
-            first = step if step is not None else _failed_call(session, flow, last)
-            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid(), "next_step": last + 1}
+            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
+            args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
             session.execute(send_wake(self._name, flow.id, args["owner"]))
@@ -321,6 +379,41 @@ class FlowStore:
 
 def _cancelled(key: str) -> CallEnd:
     return CallEnd(0, None, Failure("FlowCancelled", f"flow {key!r} was cancelled"))
+
+
+def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Sequence[Sequence[Any]]:
+    """Run statements in a transaction of their own, and return the rows of the last one."""
+
+    def run() -> Sequence[Sequence[Any]]:
+        packet = session.packet()
+        packet.begin()
+        for statement in statements:
+            packet.add(statement)
+        found = packet.add(last)
+        packet.commit()
+        return packet.send()[found].rows
+
+    return session.retry_on_conflict(run)
+
+
+def _cancel_calls(flow_id: int, session: Session) -> None:
+    """Cancel the calls of a flow that have not ended."""
+    for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
+        ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
+        for number in range(total):
+            uid = call_uid(flow_id, step, number)
+            if number not in ended:
+                any(cancel(session, int(topic), uid) for topic in topics.split(","))
+
+
+def _refuse_failed(rows: Sequence[Sequence[Any]], owner: bytes) -> None:
+    """Raise if the message of a flow that has failed is run again.
+
+    Raises:
+        Reject: a crash came before it was a dead letter, or somebody has requeued that.
+    """
+    if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
+        raise flow.rejection()
 
 
 def _lost(flow: FlowRow) -> FlowLost:
@@ -386,12 +479,6 @@ def _count_ready(flow: FlowRow, change: Change) -> tuple[Sql, dict[str, Any]]:
     return _SQL.count_ready, args | {"flow_id": flow.id, "since": change.since and change.since.replace(tzinfo=None)}
 
 
-def _failed_call(session: Session, flow: FlowRow, last: int) -> int:
-    """Return the number of the last step if one of its calls has failed, else the number after it."""
-    ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
-    return last if failed == last and last else last + 1
-
-
 def _values(step: StepRow) -> dict[str, Any]:
     return {
         "step": step.number,
@@ -399,6 +486,7 @@ def _values(step: StepRow) -> dict[str, Any]:
         "name": step.name,
         "total": step.total,
         "topics": step.topics,
+        "took_s": step.took_s,
         "value": step.value,
         "due_at": None if step.due_at is None else step.due_at.replace(tzinfo=None),
         "is_ended": step.is_ended,

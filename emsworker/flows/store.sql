@@ -5,15 +5,25 @@ INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state,
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
+-- name: send_first
+-- The message that begins a flow, if that was stored just before; the owner is new each time.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: send_deadline
+-- A message that runs the flow when its time is over.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, deadline_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: insert_attribute
+INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id)
+SELECT %(name)s, %(value)s, id FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
 -- name: find_started
 -- Locked by the INSERT already; a plain read might be of a snapshot in which the flow is not yet there.
-SELECT id, owner, name, args, state FROM %(database)s.ems_flow WHERE `key` = %(key)s LOCK IN SHARE MODE
-
--- name: insert_attributes
-INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id) VALUES
-
--- name: attribute_row
-(%(name)s,%(value)s,%(flow_id)s)
+SELECT owner, name, args FROM %(database)s.ems_flow WHERE `key` = %(key)s LOCK IN SHARE MODE
 
 -- name: begin_run
 -- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that
@@ -135,13 +145,17 @@ UPDATE ems_flow SET state = 'cancelled', run = run + 1, waits = NULL, changed_at
 WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
 
 -- name: list_children
-SELECT id, parent, `key` FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
+SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
+
+-- name: list_pending_calls
+SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0 AND topics IS NOT NULL
 
 -- name: lock_ended
-SELECT id FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
+SELECT state FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
 
 -- name: reopen
-UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = NULL, error = NULL, ended_at = NULL, deadline_at = NULL,
+UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = IF(%(still_fails)s, error_type, NULL),
+  error = IF(%(still_fails)s, error, NULL), ended_at = NULL, deadline_at = NULL,
   run = run + 1, changed_at = NOW(6), next_step = GREATEST(next_step, %(next_step)s) WHERE id = %(flow_id)s
 
 -- name: delete_steps

@@ -27,5 +27,5 @@ def store_for(app: Ems, topic: str) -> FlowStore:
         from emsworker.flows.extension import EXTENSION
 
         stream.database.call(lambda session: check_extension(session, EXTENSION))
-        store = vars(stream)[_KEPT] = MysqlFlowStore(stream.database)
+        store = vars(stream)[_KEPT] = MysqlFlowStore(stream.database, stream.outbox)
     return store

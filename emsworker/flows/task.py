@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from emsworker.extending.apps import Ems, HandlerOptions, Task
-from emsworker.extending.errors import ConfigError, DecodeError, Problem, Reject, UnknownTask, text_of
+from emsworker.extending.errors import ConfigError, DecodeError, Problem, TopicRuleError, UnknownTask, text_of
 from emsworker.extending.values import DEFAULT_LADDER, Dead, Ladder, Message, new_uid, parse_duration, uid_text
 from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
@@ -64,8 +64,15 @@ class FlowTask(Task[P, R], Generic[P, R]):
 
     @property
     def topic_id(self) -> int:
-        """Number of the topic on which its flows are run."""
-        return self.flow_app.broker.topic(self.topic).id
+        """Number of the topic on which its flows are run.
+
+        Raises:
+            TopicRuleError: it takes no messages.
+        """
+        topic = self.flow_app.broker.topic(self.topic)
+        if not topic.rule.writable:
+            raise TopicRuleError(f"topic {self.topic!r} has the rule {topic.rule.value!r}; no flow was started on it")
+        return topic.id
 
     @property
     def store(self) -> FlowStore:
@@ -101,11 +108,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
         key = uid_text(new_uid()) if id is None else id
         new = new_flow(self, args, kwargs, key, timeout_s=timeout_s, attributes=attributes)
         store = self.store
-        if transaction is not None:
-            is_new = start(self.flow_app, store, self, new, transaction)
-        else:
-            with self.flow_app.transaction() as own:
-                is_new = start(self.flow_app, store, self, new, own)
+        is_new = start(store, self, new, transaction)
         return FlowHandle(key, store, self.flow_app, created=is_new)
 
     async def astart(self, *args: Any, transaction: Any = None, **kwargs: Any) -> FlowHandle[R]:
@@ -146,9 +149,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
             args, kwargs = tuple(args), dict(kwargs)
         except (TypeError, ValueError):
             raise DecodeError(f"the body of {message.id} is not a call of a flow: it must be [args, kwargs]") from None
-        new = new_flow(self, args, kwargs, message.id)
-        with self.flow_app.transaction() as own:
-            start(self.flow_app, self.store, self, new, own)
+        start(self.store, self, new_flow(self, args, kwargs, message.id))
 
     def _run(self, number: int, message: Message) -> None:
         """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
@@ -254,6 +255,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
             store.write_in(own, flow, Change(state=WAITING, waits=f"a worker with version {flow.version}"))
 
     def _finish(self, run: Run, value: Any) -> None:
+        run.check_unchanged()
         run.history.check_all_asked()
         run.finish(state=DONE, value=encode_value(value, "what the flow returns"))
 
@@ -271,7 +273,8 @@ class FlowTask(Task[P, R], Generic[P, R]):
                 undo_all(self, self.store, loaded, message.uid)
             return
         run.finish(state=FAILED, failure=failure)
-        raise Reject(f"flow {run.flow.key!r} has failed: {failure.kind}: {failure.text}") from error
+        run.flow.failure = failure
+        raise run.flow.rejection() from error
 
 
 def _check_left(run: Run) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from emsworker.extending.apps import Signature
-from emsworker.extending.errors import Reject
 from emsworker.flows.port import FlowStore
-from emsworker.flows.rows import CALL, FAILED, UNDO, WAITING, Change, Failure, Loaded, StepRow, decode_value, undo_name
+from emsworker.flows.rows import (
+    FAILED,
+    UNDO,
+    UNDONE,
+    WAITING,
+    Change,
+    Failure,
+    Loaded,
+    StepRow,
+    decode_value,
+    undo_name,
+)
 from emsworker.flows.run import Run
 
 if TYPE_CHECKING:
@@ -32,7 +42,7 @@ def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bo
     """Make the next call that undoes something, or end the flow if none is left; false if the call has ended by now."""
     flow, failure = loaded.flow, loaded.flow.failure
     assert failure is not None, "only a flow that has failed is undone"
-    made = {row.name: row for row in loaded.steps if row.kind == CALL}
+    made = {row.name: row for row in loaded.steps if row.kind == UNDONE}
     for noted in reversed([row for row in loaded.steps if row.kind == UNDO]):
         row = made.get(undo_name(noted))
         if row is None:
@@ -46,14 +56,15 @@ def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bo
             failure = Failure(failure.kind, f"{failure.text}; and {reason}")
             break
     store.write(flow, Change(state=FAILED, failure=failure))
-    raise Reject(f"flow {flow.key!r} has failed: {failure.kind}: {failure.text}")
+    flow.failure = failure
+    raise flow.rejection()
 
 
 def _make(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, noted: StepRow) -> None:
     args, kwargs, options = decode_value(noted.value)
     signature: Signature[Any] = Signature(task.task_named(noted.name), tuple(args), kwargs, options)
     run = Run(task, store, loaded, in_order=False)
-    row = StepRow(run.history.new_number(), CALL, undo_name(noted), total=1, pending=1, is_ended=False)
+    row = StepRow(run.history.new_number(), UNDONE, undo_name(noted), total=1, pending=1, is_ended=False)
     change = Change(added=[row], state=WAITING, waits=row.name)
     with task.flow_app.transaction() as transaction:
         run.send_calls(transaction, row, [signature])

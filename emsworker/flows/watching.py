@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from emsworker.extending.database import Session, Statements, identifier
 from emsworker.extending.settings import Settings
 from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
 from emsworker.flows.places import call_uid
-from emsworker.flows.rows import READY, RUNNING, CallEnd, Failure
+from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, Failure
 from emsworker.flows.store import end_statements, send_wake
 
 _SQL = Statements(__name__)
 _PAGE, _CALLS = 100, 1000
+_START = datetime(1970, 1, 1), 0
 _LOST = Failure("CallLost", "the call was cancelled, skipped or deleted")
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class OpenFlow:
 
 
 class WatchFlows:
-    """A service that looks at a page of flows in each round, those that nothing has changed for a while.
+    """A service that looks at a page of flows of each state in a round, those that nothing has changed for a while.
 
     Args:
         quiet_s: that while.
@@ -54,15 +56,16 @@ class WatchFlows:
 
     def __init__(self, quiet_s: float = 30.0, pause_s: float = 5.0) -> None:
         self._quiet_s, self._pause_s = quiet_s, pause_s
-        self._after = 0
+        self._last = dict.fromkeys((READY, RUNNING, WAITING), _START)
 
     def __call__(self, session: Session, settings: Settings) -> float:
-        """Look at the next page."""
-        args = {"after": self._after, "quiet_s": self._quiet_s, "limit": _PAGE}
-        flows = [OpenFlow(*row) for row in session.rows(_SQL.list_open, args)]
-        for flow in flows:
-            self._look(session, flow)
-        self._after = flows[-1].id if len(flows) == _PAGE else 0
+        """Look at the next page of each state."""
+        for state, (after, after_id) in self._last.items():
+            args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": _PAGE}
+            rows = session.rows(_SQL.list_quiet, args)
+            for row in rows:
+                self._look(session, OpenFlow(*row[:-1]))
+            self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == _PAGE else _START
         return self._pause_s
 
     def _look(self, session: Session, flow: OpenFlow) -> None:

@@ -1,1 +1,1 @@
-"""Integrations with web frameworks, one module or folder each; none imports another, and each needs an extra."""
+"""Integrations with Celery, web frameworks and OpenTelemetry, one module or folder each; none imports another."""

@@ -39,6 +39,14 @@ def _stack() -> LocalStack:
     return LocalStack()
 
 
+_LEAST_S = 1.0  # no server starts or stops in less
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if timeout_s < _LEAST_S:
+        raise click.BadParameter(f"{timeout_s:g} s is too short; at least {_LEAST_S:g} s.", param_hint="--timeout")
+
+
 @local.command()
 @duration_option("--timeout", default="60s", help="The time to wait for each server")
 @common_options
@@ -47,6 +55,7 @@ def start(timeout: float, as_json: bool) -> None:
     from emsworker.extending.database import Database, migrate
     from emsworker.extending.declaration import extensions
 
+    _check_timeout(timeout)
     stack = _stack()
     stack.start(timeout)
     database = Database(stack.database.url)
@@ -62,6 +71,7 @@ def start(timeout: float, as_json: bool) -> None:
 @common_options
 def stop(timeout: float, as_json: bool) -> None:
     """Stop the servers cleanly; the data stays."""
+    _check_timeout(timeout)
     stack = _stack()
     stack.stop(timeout)
     print_done(stack.status(), f"The local stream in {stack.folder} is stopped.", as_json)

@@ -1,1 +1,1 @@
-"""Observation: metrics, and delivery of alarms to people and programs."""
+"""Observation of a process: its metrics, its logs, and the HTTP of its probes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from emsworker.core.config import Settings
 from emsworker.core.declaration import check_declared
-from emsworker.core.errors import unknown_group, unknown_topic
+from emsworker.core.errors import AccessDenied, EmsError, unknown_group, unknown_topic
 from emsworker.core.ids import check_name
 from emsworker.core.model import Group, Order, Topic, TopicKind
 from emsworker.core.process import forks
@@ -17,6 +17,7 @@ from emsworker.store import topics as store
 from emsworker.store.engine.database import Database
 
 _FRESH_S = 1.0
+_MAY_NOT = "this user may not create it"
 KindOf = Callable[[str], TopicKind]
 
 
@@ -60,9 +61,12 @@ class Catalog:
             raise unknown_topic(name)
         s, kind = self._settings, self._kind_of(name)
         priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is read in its order
-        return store.create_topic(
-            session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
-        )
+        try:
+            return store.create_topic(
+                session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
+            )
+        except AccessDenied as error:
+            raise _may_not_create(unknown_topic(name, _MAY_NOT), error) from error
 
     def forget(self, name: str) -> None:
         """Look the topic up again at its next use."""
@@ -96,4 +100,12 @@ class Catalog:
             raise unknown_group(topic.name, name)
         s = self._settings
         limits: dict[str, Any] = {"timeout_s": s.timeout_s, "ladder": s.ladder, "max_attempts": s.max_attempts}
-        return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
+        try:
+            return store.create_group(session, topic, name, filter=declared or EVERYTHING, order=order, **limits)
+        except AccessDenied as error:
+            raise _may_not_create(unknown_group(topic.name, name, _MAY_NOT), error) from error
+
+
+def _may_not_create(unknown: EmsError, error: AccessDenied) -> AccessDenied:
+    """Return the error with what is missing first: who has mistyped a name should not look for a broken grant."""
+    return AccessDenied(f"{unknown}, if the name is right ({error})")

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from emsworker.core.batches import in_batches
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, EncodeError, MessageTooLarge, UnknownTopic
+from emsworker.core.errors import EmsError, EncodeError, InvalidName, MessageTooLarge, UnknownTopic
+from emsworker.core.extension import extensions
 from emsworker.core.ids import check_name
 from emsworker.core.model import TASK_HEADER, NewMessage, Topic
 from emsworker.core.options import refuse_reserved
@@ -115,7 +116,7 @@ class _Round:
         if name not in self._topics:
             found = get_topic(self._session, name)
             unknown = UnknownTopic(f"there is no topic {name!r}; create it with `ems topics create`")
-            self._topics[name] = unknown if found is None else found
+            self._topics[name] = _reserved(name) or (unknown if found is None else found)
         topic = self._topics[name]
         if isinstance(topic, EmsError):
             raise topic
@@ -140,6 +141,14 @@ class _Round:
                 f"its statement takes {row_bytes(message)} bytes, the server {self._most_bytes} (max_allowed_packet)"
             )
         return message
+
+
+def _reserved(topic: str) -> EmsError | None:
+    """Return the error of a topic whose consumers can read nothing that plain SQL writes."""
+    for one in extensions().values():
+        if topic.startswith(one.topics):
+            return InvalidName(f"topic {topic!r} is one of {one.name}, whose own programs alone can send to it")
+    return None
 
 
 def outgoing_of(row: PlainRow) -> Outgoing:

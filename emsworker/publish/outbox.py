@@ -126,6 +126,15 @@ class Outbox:
         except AssertionBroken as error:
             raise TopicDeleted(places[0][0].name) from error
 
+    def move_after(self, transaction: Any = None) -> None:
+        """Move what the caller's statements have written to the outbox, once it is committed: at once without one."""
+        if transaction is None:
+            self.move(self._database.thread_session())
+        elif isinstance(transaction, OutboxTransaction):
+            transaction.fills_outbox = True
+        elif not foreign.when_committed(transaction, self._mover.wake):
+            self._mover.wake()
+
     def _write_all(self, run: dedup.Run, places: Sequence[tuple[Topic, NewMessage]]) -> None:
         for topic, message in places:
             self._write(run, topic, [message])
@@ -219,7 +228,7 @@ class Outbox:
                 session.drop()  # likewise for an exception of a signal handler
                 raise
             self._commit(session, transaction)
-            if transaction.written:
+            if transaction.written or transaction.fills_outbox:
                 self.move(session)
         sender.after_commit(transaction.sent)
 

@@ -65,6 +65,7 @@ class OutboxTransaction(Transaction):
     Attributes:
         sent: what was sent with it, for the hooks after its commit.
         written: the same, where it was written.
+        fills_outbox: statements of its own have written to the outbox, too.
     """
 
     def __init__(self, connection: Any, sender: Sender) -> None:
@@ -72,6 +73,7 @@ class OutboxTransaction(Transaction):
         self._sender = sender
         self.sent: list[tuple[Outgoing, Receipt]] = []
         self.written: list[tuple[Topic, Receipt]] = []
+        self.fills_outbox = False
 
     def send(self, topic: str, body: Any, **options: Unpack[SendOptions]) -> Receipt:
         """Send with this transaction; the arguments are those of :meth:`Ems.send`."""

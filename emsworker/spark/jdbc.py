@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import emsworker.arrow.planning as planning
+from emsworker.arrow import scan
 from emsworker.arrow.columns import LOG_APPEND_TIME
 from emsworker.arrow.options import read_options
 from emsworker.arrow.planning import Slice
@@ -13,7 +14,6 @@ from emsworker.arrow.servers import only_part
 from emsworker.extending.database import Session
 from emsworker.extending.errors import ConfigError, Problem
 from emsworker.extending.settings import MAIN, DatabaseUrl
-from emsworker.extending.stream import scan
 
 _DRIVER = "org.mariadb.jdbc.Driver"
 _UTC = {"UTC", "Etc/UTC", "Z", "GMT"}

@@ -24,7 +24,6 @@ from emsworker.extending.database import server_facts
 from emsworker.extending.errors import ConfigError, EmsError, MessageTooLarge, Problem, TopicRuleError, UnknownTopic
 from emsworker.extending.processes import claim_role
 from emsworker.extending.publishing import Notifier
-from emsworker.extending.stream import SinkBatch, Staged, StagedRow, staging
 from emsworker.extending.values import (
     LONGEST_S,
     MAX_KEY_BYTES,
@@ -43,9 +42,11 @@ from emsworker.extending.values import (
     priority_header,
     priority_of,
 )
+from emsworker.spark import staging
 from emsworker.spark.brief import brief_errors
 from emsworker.spark.columns import KNOWN
 from emsworker.spark.options import WriteOptions
+from emsworker.spark.staging import SinkBatch, Staged, StagedRow
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from emsworker.arrow import planning
+from emsworker.arrow import planning, scan
 from emsworker.arrow.options import EARLIEST, LATEST, TOPIC_ID, ReadOptions, TopicSelection, read_options
 from emsworker.arrow.planning import DataLoss, Slice, Source
 from emsworker.arrow.profile import call
@@ -36,7 +36,7 @@ from emsworker.extending.database import Session
 from emsworker.extending.errors import StoreUnavailable, UnknownTopic
 from emsworker.extending.processes import lazy
 from emsworker.extending.settings import MAIN
-from emsworker.extending.stream import list_topics, scan
+from emsworker.extending.stream import list_topics
 from emsworker.extending.values import OffsetRange
 from emsworker.spark.batch import SlicePartition, read
 from emsworker.spark.brief import brief_errors

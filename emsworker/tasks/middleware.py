@@ -243,7 +243,7 @@ class OpenBrackets:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        passing = self.error if error is None else error
+        passing = error if self.error is None else self.error
         raised: Any = (None, None, None) if passing is None else (type(passing), passing, passing.__traceback__)
         interrupted: KeyboardInterrupt | None = None
         for name, manager in reversed(self._entered):
@@ -254,5 +254,7 @@ class OpenBrackets:
             except BaseException as failure:  # each of them is closed, and the message has ended
                 if failure is not passing:
                     log.exception("the end of %s of the middleware failed", name)
+        # An error's frames refer to the one that has these brackets: they would live on in the cycle.
+        self.bracket = self.error = None
         if interrupted is not None:
             raise interrupted

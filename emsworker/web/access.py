@@ -30,6 +30,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
 _FREE_GUESSES, _FREE_GUESSES_OF_AN_ADDRESS, _LONGEST_PAUSE_S, _MOST_GUESSERS = 5, 30, 60.0, 10_000
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_LOCAL_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d*)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class Local:
 
     def __call__(self, request: Request) -> Visitor | None:
         """Admit requests to this machine's own names."""
-        return self._visitor if request.url.hostname in _LOOPBACK_NAMES else None
+        # For a malformed header, such as localhost@evil.example, Starlette's URL has the address that was connected to.
+        return self._visitor if _LOCAL_HOST.fullmatch(request.headers.get("host", "localhost")) else None
 
 
 class Passwords:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -227,12 +228,24 @@ def _own_url(host: str, port: int) -> str:
 @web.command()
 @click.argument("name")
 @click.option("--access", "level", type=_LEVELS, default="viewer", show_default=True, help="What the user may do.")
-@click.password_option(help="Asked for if it is not given, which is safer.")
-def password(name: str, level: Level, password: str) -> None:
-    """Print the line of the user NAME for the file of --password-file."""
+@click.option("--password", help="Asked for if it is not given, which is safer.")
+def password(name: str, level: Level, password: str | None) -> None:
+    """Print the line of the user NAME for the file of --password-file.
+
+    If standard input is no terminal, the password is its first line.
+    """
     from emsworker.extending.declaration import require
 
     require("web", "ems web")
     from emsworker.web.access import password_line
 
-    click.echo(password_line(name, level, password))
+    click.echo(password_line(name, level, _asked_password() if password is None else password))
+
+
+def _asked_password() -> str:
+    if sys.stdin.isatty():
+        asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        return asked
+    if not (line := sys.stdin.readline().rstrip("\r\n")):
+        raise click.UsageError("Standard input is no terminal and has no password in its first line.")
+    return line

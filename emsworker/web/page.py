@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -42,8 +41,8 @@ from emsworker.extending.administration import (
     check_operator,
 )
 from emsworker.extending.database import Database, Lag, ReplicaDatabase, replica_lag
-from emsworker.extending.declaration import extensions, load
-from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
+from emsworker.extending.declaration import extensions, parts
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
 from emsworker.extending.processes import ticks
 from emsworker.extending.settings import LARGEST, MAIN, DatabaseUrl, impatient, redact_url, whole
 from emsworker.extending.stream import GroupChoice, LeaderRow, ReaderRow, SamplePoint, ScheduleRow
@@ -63,7 +62,6 @@ _CHANGES = "EMS_WEB_OPERATOR_URL"
 MOST_COUNTED = 20_000
 _HIDDEN = "•••"
 # Sees pages that refuse him, and nothing from the database on them.
-_log = logging.getLogger(__name__)
 NOBODY = Visitor("nobody", "viewer")
 
 
@@ -442,14 +440,7 @@ def _seen(value: Any) -> Any:
 @lru_cache(1)
 def pages_of_extensions() -> tuple[View, ...]:
     """Return the pages of the installed extensions; those of one that fails are left out with a warning."""
-    found: list[View] = []
-    for one in extensions().values():
-        if one.pages is not None:
-            try:
-                found += load(one.pages)()
-            except Exception as error:  # of somebody else's code, or a library that its extra installs
-                _log.warning("pages of extension %r are left out: %s", one.name, repr_of(error))
-    return tuple(found)
+    return tuple(view for _, made in parts("pages") for view in made)
 
 
 def _templates() -> BaseLoader:

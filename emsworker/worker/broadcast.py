@@ -18,12 +18,12 @@ from emsworker.app import Ems
 from emsworker.broker.broadcasts import Broadcasts
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
-from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
+from emsworker.consume.claimer import BatchSizer
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
-from emsworker.consume.gate import IsolationGate
+from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.broadcast import BroadcastBatch, NamedReader, ReadableExtent
 from emsworker.core.codec import Decoder

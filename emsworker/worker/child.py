@@ -18,13 +18,11 @@ from emsworker.app import Ems
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.flusher import Flusher
-from emsworker.consume.gate import IsolationGate
+from emsworker.consume.isolation import SHARED_BYTES, IsolationGate, Suspects
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.listener import Listener
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.suspects import SHARED_BYTES, Suspects
-from emsworker.consume.time_limits import TimeLimits
 from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
@@ -176,12 +174,11 @@ class Child:
         return ProcessContext(
             broker,
             settings,
-            broker.decoder,
             app.middleware,
             assignments,
             LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
             Poller(database, settings, topic_of, in_order, self._on_side_death, also),
-            WorkerClaims(TimeLimits(self._gate, self._on_hang)),
+            WorkerClaims(self._gate, self._on_hang),
             _result_writer(app),
             self._make_recycler(settings),
             gate=self._gate,

@@ -10,22 +10,19 @@ from dataclasses import dataclass, field
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import FailureTally
-from emsworker.consume.batch_sizer import BatchSizer
 from emsworker.consume.claim_run import ClaimRun
-from emsworker.consume.claimer import Claimer
+from emsworker.consume.claimer import BatchSizer, Claimer
 from emsworker.consume.context import RunContext, RunHooks, lane_pool
 from emsworker.consume.coroutines import EventLoop
 from emsworker.consume.executor import Executor
-from emsworker.consume.gate import IsolationGate
 from emsworker.consume.hints import Hint
+from emsworker.consume.isolation import IsolationGate, Suspects
 from emsworker.consume.lease import LeaseRenewer
 from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
-from emsworker.consume.suspects import Suspects
 from emsworker.consume.worker_claims import WorkerClaims
-from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, StoreError
 from emsworker.core.flush import Flush
@@ -34,8 +31,6 @@ from emsworker.core.model import Claim, Group, Isolation, Order, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
-from emsworker.core.work import Claimant
-from emsworker.store.cluster import clients
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.task import Route
 from emsworker.worker.recycler import Allowance, Recycler
@@ -48,7 +43,6 @@ _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
 _CLOSED_S = 0.2
-_NO_TURN_S = 0.2  # between looks for what it may not take now, or nothing is left that it may
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,6 @@ class ProcessContext:
 
     broker: MysqlBroker
     settings: Settings
-    decoder: Decoder
     middleware: tuple[Middleware, ...]
     assignments: dict[int, Assignment]
     lease: LeaseRenewer
@@ -86,6 +79,19 @@ class ProcessContext:
     pool: Pool = field(default_factory=lane_pool)
     tally: FailureTally = field(default_factory=FailureTally)
     log_done: bool = False
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A group as a thread consumes it."""
+
+    assignment: Assignment
+    executor: Executor
+    sizer: BatchSizer
+
+    def size(self, part: float = 1.0) -> int:
+        """Return the messages to claim next, or in a part of a claim's time; at least those that run at once."""
+        return max(1, int(part * self.sizer.size), self.assignment.route.concurrency)
 
 
 class Consumer(Runnable):
@@ -107,15 +113,14 @@ class Consumer(Runnable):
         self._before: Flush | None = None
         self._interrupted: ClaimRun | None = None  # by a lost connection; if it was alone, the gate is still closed
         self._lost_run: tuple[LostRun, int] | None = None  # and how many losses in a row it was
-        self._claimer = Claimer(self._channel, process.poller)
-        self._in_doubt = False  # the last packet may have taken a claim that is not known here
         settings = process.settings
-        self._sizers = {group_id: BatchSizer(settings.claim_s, settings.batch) for group_id in process.assignments}
-        self._at_once = {group_id: assignment.route.concurrency for group_id, assignment in process.assignments.items()}
-        self._executors = {
-            group_id: Executor(self._run_context(assignment)) for group_id, assignment in process.assignments.items()
+        self._claimer = Claimer(self._channel, process.poller, settings.batch_bytes, process.broker.decoder)
+        self._in_doubt = False  # the last packet may have taken a claim that is not known here
+        self._groups = {
+            group_id: _Group(one, Executor(self._run_context(one)), BatchSizer(settings.claim_s, settings.batch))
+            for group_id, one in process.assignments.items()
         }
-        self._limiter = Limiter(self._session, process.refunds)
+        self._limiter = Limiter(self._session, process.refunds, process.poller)
         self.registered = forks.Event()
         self._trouble = Trouble(log)
 
@@ -147,17 +152,17 @@ class Consumer(Runnable):
                 self.sleep(_LEASE_WAIT_S)
                 return
             self._take_and_run()
-            self._trouble.over(f"{self.name} has a connection")
+            self._trouble.over(f"{self.name} takes messages")
         except StoreError as error:
             if not isinstance(error, LostUnderHandler):  # logged once it is known what that means
-                self._trouble.note(f"{self.name} lost its connection", error)
+                self._trouble.note(f"{self.name} cannot take messages", error)
             if self._in_doubt or self._client_id is None:
                 self.sleep(_AWAY_S)
             self._in_doubt = self._client_id is not None
 
     def _register(self) -> None:
         self._before = None
-        self._client_id, self._generation = self._process.lease.join_in(self._session)
+        self._client_id, self._generation = self._process.lease.register(self._session)
         self.registered.set()
 
     def _may_go_on(self) -> bool:
@@ -171,19 +176,16 @@ class Consumer(Runnable):
         poller = self._process.poller
         hint = poller.next_hint()
         if hint is None:
-            self._write_before()
-            self._limiter.leave()
+            self._rest()
             poller.wait_for_hint(_IDLE_S)
             return
         if self._process.gate.closed:
             if hint.exclusive:
                 poller.again(hint)
-            self._write_before()
-            self._limiter.leave()
+            self._rest()
             self._process.gate.wait_open(_CLOSED_S)
             return
-        wanted = max(self._sizers[hint.group_id].size, self._at_once[hint.group_id])
-        with self._process.recycler.allow(wanted) as allowance:
+        with self._process.recycler.allow(self._groups[hint.group_id].size()) as allowance:
             if allowance.size and hint.limited:
                 self._follow_within_limits(hint, allowance)
             elif allowance.size:
@@ -193,16 +195,17 @@ class Consumer(Runnable):
                 self._write_before()
                 self.sleep(_SPENT_S)
 
+    def _rest(self) -> None:
+        self._write_before()
+        self._limiter.leave()
+
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
-        """Follow a hint with the permits available and a small claim, because its messages must start now."""
-        assignment, sizer = self._process.assignments[hint.group_id], self._sizers[hint.group_id]
-        wanted = max(1, int(sizer.size * CLAIM_S / self._process.settings.claim_s), self._at_once[hint.group_id])
-        assert self._client_id is not None
-        at_once = assignment.route.at_once or assignment.group.order is Order.KEY
-        permit = self._limiter.ask(hint.group_id, self._client_id, min(wanted, allowance.size), at_once=at_once)
+        group, client_id = self._groups[hint.group_id], self._client_id or ""
+        wanted = min(group.size(CLAIM_S / group.sizer.target_s), allowance.size)
+        at_once = group.assignment.route.at_once or group.assignment.group.order is Order.KEY
+        permit = self._limiter.ask(hint.group_id, client_id, wanted, at_once=at_once)
         if not permit.granted:
             self._write_before()
-            self._process.poller.hold(hint.group_id, permit.wait_s)
             return
         try:
             self._follow(hint, permit.granted, allowance)
@@ -212,52 +215,32 @@ class Consumer(Runnable):
     def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
         suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive
         most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
+        one, client_id = self._process.assignments[hint.group_id], self._client_id or ""
+        claimant = self._claimer.claimant(hint, one.topic, one.group, client_id, size, most_isolation)
         try:
-            claim = self._take(hint, size, most_isolation)
+            claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
         except FenceLost:
             self._note_lost()
             return
+        self._before = None
         if claim is not None:
             with suspects.turn(claim):
                 self._run(claim, allowance)
             if hint.exclusive:
                 self._process.poller.again(hint)
-        elif not self._claimer.was_busy:
-            if most_isolation is not Isolation.LAST:
-                self._process.poller.hold_hint(hint, _NO_TURN_S)
-                return
-            if not only_new:
-                suspects.none_left(hint.group_id)
-            self._process.poller.forget(hint)
-
-    def _take(self, hint: Hint, size: int, most_isolation: Isolation) -> Claim | None:
-        assignment = self._process.assignments[hint.group_id]
-        assert self._client_id is not None
-        process = self._process
-        claimant = Claimant(
-            assignment.topic,
-            assignment.group,
-            self._client_id,
-            size,
-            process.settings.batch_bytes,
-            process.decoder,
-            hint.limited,
-            most_isolation,
-        )
-        claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
-        self._before = None
-        return claim
+        elif not only_new and not self._claimer.was_busy and most_isolation is Isolation.LAST:
+            suspects.none_left(hint.group_id)
 
     def _run(self, claim: Claim, allowance: Allowance) -> None:
-        process, assignment = self._process, self._process.assignments[claim.group_id]
-        executor = self._executors[claim.group_id]
-        claim_run = executor.begin(claim, assignment.topic.id, assignment.group.timeout_s, threading.get_ident())
+        process, group = self._process, self._groups[claim.group_id]
+        topic_id, timeout_s = group.assignment.topic.id, group.assignment.group.timeout_s
+        claim_run = group.executor.begin(claim, topic_id, timeout_s, threading.get_ident())
         process.claims.add(self.ident or 0, claim_run)
         began = ticks()
         try:
             self._limiter.taken()
-            finished = executor.run(claim_run)
-            self._sizers[claim.group_id].record(claim_run.progress.passed, ticks() - began)
+            finished = group.executor.run(claim_run)
+            group.sizer.record(claim_run.progress.passed, ticks() - began)
             if finished:
                 self._before = claim_run.finish(self._channel)
                 self._in_doubt |= self._before is None
@@ -311,8 +294,7 @@ class Consumer(Runnable):
             self._before = self._interrupted.unfinished() or self._before
         self._write_before()
         if self._client_id is not None:
-            self._process.lease.leave(self._client_id)
-            clients.deregister(self._session, [self._client_id])
+            self._process.lease.deregister(self._session, self._client_id)
         self._client_id = None
         self._in_doubt = False
         if self._interrupted is not None:
@@ -333,17 +315,12 @@ class Consumer(Runnable):
         verdict = judge(run, times, server, ticks() - run.began, committed)
         self._lost_run = None
         if isinstance(verdict, str):
-            group = self._process.assignments[run.claim.group_id].group.name
             log.warning(
                 "%s lost its connection after %.1f s in %r of group %s; no attempt is charged: %s",
-                self.name,
-                run.ran_s,
-                run.messages[0],
-                group,
-                verdict,
+                *(self.name, run.ran_s, run.messages[0], run.claim.group, verdict),
             )
             return
-        claim_run.done([self._executors[run.claim.group_id].charge(run, verdict)])
+        claim_run.done([self._groups[run.claim.group_id].executor.charge(run, verdict)])
 
     def shut_down(self) -> None:
         """Write down what is done, and deregister."""

@@ -178,10 +178,10 @@ def check_app(
         return
     if not app.settings.auto_create:
         raise absent[0]
-    creating = replace(needs, allow=(*needs.allow, "auto-create"))
+    creating = replace(needs, allow=(*needs.allow, "auto-create"), remedy="")
     if not database.call(lambda session: has_privileges(session, creating.role, creating.allow)):
-        first = str(absent[0]).partition(" and auto_create")[0]
-        raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, creating))}")
+        first, _, creation = str(absent[0]).partition(" and auto_create is off; ")
+        raise AccessDenied(f"{first}, and {database.call(lambda session: _lacking(session, creating))}, or {creation}")
 
 
 def server_product(database: Database) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from emsworker.beat.leader import BeatHealth, Beats
-from emsworker.consume.suspects import SHARED_BYTES, SPARE_S
+from emsworker.consume.isolation import SHARED_BYTES, SPARE_S
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.process.clock import ticks

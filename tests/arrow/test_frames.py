@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from emsworker import EmsError, UnknownTopic
-from emsworker.arrow import DataLoss, OutOfRange, read_arrow, read_pandas, scan_polars
+from emsworker.arrow import DataLoss, OutOfRange, read_arrow, read_pandas, scan, scan_polars
 from emsworker.core.ids import uid_text
 from emsworker.store.groups import progress
-from emsworker.store.stream import scan
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, wait_until
 

@@ -76,6 +76,34 @@ def test_an_error_in_a_callback_keeps_no_message_behind_its_own(program: Callabl
     assert sorted(one.decode() for one in reader.until(EACH)) == list(range(EACH))
 
 
+def test_a_message_by_which_a_worker_fails_is_delivered_once_more_and_then_refused(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[object, ...]]]
+) -> None:
+    """The exception may have come from outside; one that Celery cannot have written is refused at once."""
+    sender, reader = program(), program()
+    consumer = kombu.Consumer(reader.channel, [WORK])
+    fails = {"once": 1, "twice": 2}
+
+    def give(message: kombu.Message) -> None:
+        reader.got.append(message)
+        body = message.decode()
+        if fails.get(body, 0):
+            fails[body] -= 1
+            raise Timeout
+        message.ack()
+
+    give.__module__ = "celery.worker.consumer.consumer"
+    consumer.on_message = give
+    consumer.consume()
+    for body in ("once", "twice", "fine"):
+        sender.send(body, WORK)
+    sender.send([[], {}, {}], WORK, headers={"task": 5, "id": "id"})
+    assert sorted(one.decode() for one in reader.until(5)) == ["fine", "once", "once", "twice", "twice"]
+    dead = until(lambda: len(found := rows("SELECT reason FROM ems_dead")) == 2 and found, 30, "two dead letters")
+    assert sorted("is not what Celery writes" in str(reason) for (reason,) in dead) == [False, True]
+    assert fails == {"once": 0, "twice": 0} and not reader.channel._unacked
+
+
 def test_a_consumer_that_could_not_be_opened_is_made_again(
     program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:

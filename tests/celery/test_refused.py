@@ -14,7 +14,7 @@ from emsworker import AccessDenied
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.integrations.celery.refusals import Refusals, in_task
-from emsworker.integrations.celery.registration import SCHEMES  # which kombu finds later by itself
+from emsworker.integrations.celery.registration import SCHEMES
 from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker
 from tests.celery.programs import take_all

@@ -121,12 +121,24 @@ def test_all_wrong_options_are_named() -> None:
         StreamOptions(lease_s=0.1)
 
 
+def _driver_type(url: str, first: str = "") -> str:
+    text = f"{first}\nfrom kombu import Connection\nprint(Connection({url!r}).transport.driver_type)"
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("scheme", registration.SCHEMES)
+def test_kombu_alone_finds_the_transport(scheme: str) -> None:
+    """It has no entry point for transports; a .pth file has ours registered as soon as kombu has made its table."""
+    assert _driver_type(f"{scheme}://db/shop") == "ems"
+
+
 @pytest.mark.parametrize(
     "imports",
     ["import kombu.serialization", "from kombu import Queue", "import emsworker.integrations.celery.registration"],
 )
-def test_kombu_alone_finds_the_transport(imports: str) -> None:
-    """It has no entry point for transports; what it loads for its serializers, or the program itself, registers ours."""
-    text = f"{imports}\nfrom kombu import Connection\nprint(Connection('ems+mysql://db/shop').transport.driver_type)"
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stdout) == (0, "ems\n"), ran.stderr
+def test_the_transport_is_found_where_no_pth_file_was_read(imports: str) -> None:
+    """What kombu loads for its serializers, or the program itself, registers it."""
+    without = "sys.meta_path[:] = [one for one in sys.meta_path if one.__module__ != 'emsworker_kombu']"
+    assert _driver_type("ems+mysql://db/shop", f"import sys\n{without}\n{imports}") == "ems"

@@ -1,11 +1,16 @@
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from emsworker import Ems as App
+from emsworker.core.ids import new_client_id
 from emsworker.local import LocalDatabase
+from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
+from tests.cli.test_commands import rows
+from tests.support import rows as writing
 from tests.support.commands import Ems
 from tests.support.recycling import recycled_database
 from tests.support.servers import TestServers, few_flavors
@@ -59,3 +64,19 @@ def app(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
     yield app
     app.close()
     app.stream.database.thread_session().close()
+
+
+@pytest.fixture
+def busy(ems: Ems, app: App, stream: Database, url: str) -> str:
+    """A stream with a running message, one that waits for a retry, and a dead one; returns the id of a client."""
+    app.send_many("orders", range(20))
+    ems.ok("groups", "create", "orders", "mail")
+    ems.ok("groups", "create", "orders", "stats")
+    client = new_client_id("10.0.0.5")
+    stream.call(lambda s: clients.register(s, [client], "p", "host", 300))
+    ((mail,),) = rows(url, "SELECT id FROM ems_group WHERE name = 'mail'")
+    writing.add_claim(partial(rows, url), mail, 1, 5, client_id=client)
+    writing.add_retry(partial(rows, url), mail, 6)
+    writing.add_dead(partial(rows, url), mail, 7, task="shop.add", error_type="ValueError", reason="out of attempts")
+    writing.set_cursor(partial(rows, url), 8, mail)
+    return client

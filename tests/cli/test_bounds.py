@@ -150,6 +150,8 @@ def test_a_pipeline_job_reads_its_options_before_it_needs_anything(url: str, tmp
         ["worker", "-A", "nowhere", "-t", "99999999"],
         ["dead", "list", "--after", "x"],
         ["local", "start", "--timeout", "nan"],
+        ["local", "start", "--timeout", "0"],
+        ["local", "stop", "--timeout", "0"],
         ["--url", "", "topics", "list"],
         ["messages", "get", "t/99999/1"],
         ["messages", "get", "t/x/1"],

@@ -108,6 +108,37 @@ def test_its_service_runs_once_the_tables_are_there(run: Run, url: str, site: Pa
     assert beat.returncode == 0 and "Traceback" not in (tmp_path / "beat.log").read_text()
 
 
+def test_it_checks_and_is_measured_where_its_tables_are(
+    run: Run, url: str, server: LocalDatabase, site: Path, tmp_path: Path
+) -> None:
+    run("migrate")
+    assert "acme" not in run("check").stdout
+    run("migrate", "--with", "acme")
+    run("topics", "create", "orders")
+    run("notes", "add", "orders", "late", "--keep", "1ms")
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE acme_note SET expires_at = NOW(6) - INTERVAL 2 HOUR")
+        connection.commit()
+    found = {one["name"]: one for one in json.loads(run("check", "--json").stdout)}
+    assert (found["acme_note"]["severity"], found["acme_note"]["value"]) == ("warning", "1 expired")
+    with _monitoring(url, site) as address:
+        assert "\nacme_notes_expired 1.0\n" in urllib.request.urlopen(address, timeout=30).read().decode()
+    with users(server, url) as make, _monitoring(make("viewer"), site) as address:
+        served = urllib.request.urlopen(address, timeout=30).read().decode()
+        assert "acme" not in served and "ems_group_dead" in served
+
+
+def test_a_check_and_a_metric_that_fail_hide_no_other(run: Run, url: str, site: Path) -> None:
+    for part in ("checks", "metrics"):
+        (site / "acme" / f"{part}.py").write_text(f"def fail(*_):\n    1 / 0\n\n\ndef {part}():\n    return [fail]\n")
+    run("migrate", "--with", "acme", "--with", "celery")
+    found = {one["name"]: one for one in json.loads(run("check", "--json", code=1).stdout)}
+    assert found["extension acme"]["severity"] == "error" and "division by zero" in found["extension acme"]["fix"]
+    assert found["ems_celery_result"]["severity"] == found["disk"]["severity"] == "ok"
+    with _monitoring(url, site) as address:
+        assert "ems_group_dead" in urllib.request.urlopen(address, timeout=30).read().decode()
+
+
 @pytest.mark.parametrize("broken", ["import nothing_of_this_name", "raise RuntimeError('no')", "EXTENSION = 1"])
 def test_one_that_is_broken_stops_nothing(run: Run, site: Path, broken: str) -> None:
     (site / "acme" / "extension.py").write_text(broken + "\n")
@@ -118,10 +149,11 @@ def test_one_that_is_broken_stops_nothing(run: Run, site: Path, broken: str) -> 
 
 
 def test_parts_that_are_broken_stop_nothing_else(run: Run, url: str, site: Path, tmp_path: Path) -> None:
-    for part in ("services", "pages", "commands"):
+    for part in ("services", "pages", "checks", "commands"):
         (site / "acme" / f"{part}.py").write_text("import nothing_of_this_name\n")
     run("migrate", "--with", "acme")
     assert "nothing_of_this_name" in run("notes", "list", code=1).stderr
+    assert "checks of extension 'acme' are left out" in run("check").stderr
     log = tmp_path / "beat.log"
     with _started(site, ["beat"], log, EMS_URL=url):
         until(
@@ -165,3 +197,15 @@ class _dashboard(_started):
     def __enter__(self) -> str:  # type: ignore[override]
         until(lambda: "http://" in self._path.read_text(), 60, "the dashboard")
         return self._path.read_text().partition("The dashboard is at ")[2].split()[0].rstrip("/")
+
+
+class _monitoring(_started):
+    """The metrics of the stream; gives their address."""
+
+    def __init__(self, url: str, site: Path) -> None:
+        self._path = site.parent / "monitoring.log"
+        super().__init__(site, ["monitoring", "serve", "0"], self._path, EMS_URL=url)
+
+    def __enter__(self) -> str:  # type: ignore[override]
+        until(lambda: "/metrics" in self._path.read_text(), 60, "the metrics")
+        return self._path.read_text().partition("Ready: ")[2].split()[0]

@@ -66,3 +66,18 @@ def test_a_wake_that_is_lost_is_sent_again(stream: Stream, shop: Ems) -> None:
     stream.run("UPDATE ems_flow SET changed_at = NOW(6) - INTERVAL 1 HOUR")
     stream.worker(SHOP)
     assert flow.get(60) == 3
+
+
+def test_a_cancelled_flow_runs_nothing_more(stream: Stream, shop: Ems) -> None:
+    with shop.transaction():
+        pass
+    flow = flows.parent.start(1, id="p")
+    worker = stream.worker(SHOP, topics=["default"])
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_flow") == 4, 30, stream.logs())
+    worker.kill_all()
+    assert flow.cancel() and not flow.cancel()
+    assert set(stream.rows("SELECT state FROM ems_flow")) <= {("cancelled",), ("done",)}
+    stream.worker(SHOP)
+    stream.wait_settled(60)
+    assert set(stream.rows("SELECT state FROM ems_flow")) <= {("cancelled",), ("done",)}
+    assert flow.retry() and flow.get(60) == [[1, 2, 3], "ValueError", "L1"]

@@ -242,7 +242,7 @@ def test_a_call_that_ends_while_its_flow_goes_back_to_wait_for_it_is_not_missed(
     def begin_and_end(number: int, owner: bytes, after: int | None) -> Any:
         loaded = begin(number, owner, after)
         assert loaded is not None
-        pending.append([row.pending for row in loaded.steps if row.kind == "call"])
+        pending.append([row.pending for row in loaded.steps if row.kind == "undone"])
         store.end(number, 2, CallEnd(0, b"null", None))
         return loaded
 

@@ -48,6 +48,7 @@ CASES = {
     "no privileges": Case("lacks what a worker with a beat needs: INSERT, UPDATE, DELETE, SELECT on", role="reader", allow=()),
     "no privileges of a beat": Case("or start it with --no-beat, and `ems beat`", allow=("auto-create",)),
     "may not create": Case("there is no topic 'ordered', and the database user", ROLES, ("ordered",), allow=("beat",)),
+    "may not create, and how to go on": Case("prints, or create it with `ems topics create acts`", allow=("beat",)),
     "wrong password": Case("MySQL refused: (1045)", url=(":pw@", ":nix@")),
     "unknown database": Case("MySQL refused: (1044)", url=(r"/ems_\w+$", "/nix")),
     "unknown topic": Case("there is no topic 'acts' and auto_create is off", settings={"auto_create": "off"}),
@@ -148,6 +149,23 @@ def _dropped(stream: Stream, url: str) -> Iterator[None]:
     yield
     with Database(stream.url).session() as session:
         migrate(session)
+
+
+@pytest.mark.slow
+def test_a_right_that_was_revoked_is_told_as_such(stream: Stream, as_role: MakeUser) -> None:
+    url = as_role("worker", ["auto-create", "beat"])
+    name, database = url.split("//")[1].split(":")[0], url.rsplit("/", 1)[1]
+    worker = stream.worker(settings={"url": url}, topics=["acts"], groups=["a"], threads=1)
+    with connect(stream.server.admin_url, autocommit=True) as root, root.cursor() as cursor:
+        for host in ("localhost", "127.0.0.1"):
+            cursor.execute(f"REVOKE INSERT ON `{database}`.ems_claim FROM '{name}'@'{host}'")
+        stream.send("acts", [{"n": 1}])
+        until(lambda: "cannot take messages: MySQL refused: (1142) INSERT command denied" in worker.text(), 40, "told")
+        assert "lost" not in worker.text()
+        for host in ("localhost", "127.0.0.1"):
+            cursor.execute(f"GRANT INSERT ON `{database}`.ems_claim TO '{name}'@'{host}'")
+    stream.wait_ended([1])
+    assert worker.stop() == 0
 
 
 @pytest.mark.slow

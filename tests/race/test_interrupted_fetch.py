@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from emsworker import Message
-from emsworker.consume import claim_progress, claimer, claiming, flusher, in_hand, pull, pulled
+from emsworker.consume import claim_progress, claimer, claiming, flusher, in_hand, pull
 from emsworker.store import groups
 from emsworker.store.engine import session
 from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 
 FILES = (
-    *(str(one.__file__) for one in (claim_progress, claimer, claiming, flusher, in_hand, pull, pulled, session)),
+    *(str(one.__file__) for one in (claim_progress, claimer, claiming, flusher, in_hand, pull, session)),
     str(Path(next(iter(groups.__path__))) / "claims.py"),
 )
 MOST_CALLS = 3000

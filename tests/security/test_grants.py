@@ -20,7 +20,9 @@ from emsworker.admin.check import Severity, check
 from emsworker.admin.dead import DeadFilter
 from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
+from emsworker.arrow import scan
 from emsworker.beat.expiry import sweep_holds
+from emsworker.beat.orphans import clear_orphans
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
@@ -31,12 +33,13 @@ from emsworker.core.model import Failure, NewMessage, Outcome
 from emsworker.core.offsets import OffsetRange
 from emsworker.local import LocalDatabase as Server
 from emsworker.publish.intake import ingest
+from emsworker.spark import staging
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import VERBS
 from emsworker.store.groups import claims, progress
-from emsworker.store.stream import scan, staging
+from emsworker.store.stream import orphans
 from emsworker.store.topics import create_topic, get_topic, list_groups
 from tests.process.stream import Stream, open_stream
 from tests.support.roles import MakeUser, users
@@ -395,6 +398,20 @@ def test_those_who_are_allowed_to_create_do(place: Place) -> None:
         assert create_topic(session, f"{place.topic}-sink").partitions == 1
 
 
+def test_those_who_may_not_create_are_told_first_what_is_missing(place: Place) -> None:
+    mistyped = f"{place.topic}x"
+    app = App("producer", url=place.as_role("producer"))
+    with pytest.raises(
+        AccessDenied, match=f"^there is no topic '{mistyped}' and this user may not create it; create it"
+    ):
+        app.send(mistyped, 1)
+    app.close()
+    worker = App("worker", url=place.as_role("worker"))
+    with pytest.raises(AccessDenied, match=f"^topic '{place.topic}' has no group 'ax' and this user may not create it"):
+        worker.consumer(place.topic, "ax").__enter__()
+    worker.close()
+
+
 def test_a_sink_writes_from_spark(place: Place) -> None:
     session = Database(place.as_role("sink")).thread_session()
     topic = get_topic(session, place.topic)
@@ -482,6 +499,8 @@ def test_a_viewer_sees_numbers_and_names_and_no_content(place: Place) -> None:
     (trace,) = monitoring.trace(dead, place.topic, details=False)
     (history,) = [one.history for one in trace.groups]
     assert history.dead is not None and (history.dead.error, [one.error for one in history.attempts]) == ("", [None])
+    shown = _ems(url, f"trace {dead} --json")
+    assert shown.exit_code == 0 and {"headers", "priority"}.isdisjoint(json.loads(shown.stdout)[0])
     assert place.topic in {one.topic.name for one in monitoring.lag(most=100)}
     for look in (admin.lists.retries, admin.lists.running, admin.schedules.list, admin.readers.list, monitoring.clients,
                  monitoring.leaders, monitoring.ranking, monitoring.series, monitoring.lag, admin.alarms.silences, Demands(database).list, lambda: admin.limits.get(place.topic, "a")):  # fmt: skip
@@ -582,6 +601,29 @@ def test_a_beat_lets_retention_go_on_without_a_lost_hold(place: Place) -> None:
     sweep_holds(beat.thread_session(), Settings())
     assert [one.lost for one in Admin(place.stream.app).readers.holds(place.topic)] == [True]
     beat.thread_session().close()
+
+
+def test_a_beat_sets_rows_aside_that_a_producer_wrote_for_no_topic_or_partition(place: Place) -> None:
+    topic_id = Admin(place.stream.app).topic(place.topic).id
+    uid = "UNHEX(REPLACE(UUID(), '-', ''))"
+    with connect(place.as_role("producer"), autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO ems_outbox VALUES (4000000000, NOW(6), 0, {uid}, NULL, NULL, '', '1', '', NOW(6), 0, DEFAULT)"
+        )
+        for topic, partition in ((4_000_000_000, 0), (topic_id, 99)):
+            cursor.execute(
+                "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, headers, body, born_at) "
+                f"VALUES (%s, %s, 1, {uid}, '', '1', NOW(6))",
+                (topic, partition),
+            )
+    beat = Database(place.as_role("beat"))
+    while clear_orphans(beat.thread_session(), Settings()) == 0.0:
+        pass
+    refused = Admin(place.stream.app).refused.list()
+    assert sorted(one.topic for one in refused) == sorted(["(topic_id 4000000000)"] * 2 + [place.topic])
+    assert orphans.find(beat.thread_session()).orphans == []
+    beat.thread_session().close()
+    Admin(place.stream.app).refused.delete()
 
 
 def test_a_reader_reads_as_spark_does(place: Place) -> None:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emsworker import Ems as App
-from emsworker.admin.receivers import DeliveryFailed, deliver
+from emsworker.alarms.receivers import DeliveryFailed, deliver
 from emsworker.cli.main import ems as cli
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError

@@ -14,10 +14,10 @@ from emsworker.publish.outgoing import Outgoing
 from emsworker.spark.jobs import load
 from emsworker.spark.jobs.archive.archive import ArchiveOptions
 from emsworker.spark.jobs.archive.reading import ArchiveDiffers, read_archive
+from emsworker.spark.jobs.archive.rows import ArchiveBusy, Lock
 from emsworker.spark.jobs.folder import HadoopFolder
 from emsworker.store import topics
 from emsworker.store.groups import claims, dead, progress
-from emsworker.store.stream.archive import ArchiveBusy, Lock
 from tests.spark.archives import archived, fill, table_attempts, table_claims, table_messages
 from tests.support.streams import Stream, flush_of
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from emsworker.arrow import scan
 from emsworker.core.codec import encode_headers
 from emsworker.core.errors import EmsError
 from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import progress
-from emsworker.store.stream import scan
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of
 
@@ -321,10 +321,10 @@ def test_only_what_filters_leave_is_searched_for_holes(
     from pyspark.sql import datasource
     from pyspark.sql.types import StructType
 
+    from emsworker.arrow import scan
     from emsworker.arrow.options import read_options
     from emsworker.core.offsets import OffsetRange
     from emsworker.spark.batch import FilteringReader
-    from emsworker.store.stream import scan
 
     searched: list[int] = []
     find_hole = scan.find_hole

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from emsworker.core.errors import EmsError
-from emsworker.store.stream import staging
-from emsworker.store.stream.staging import SinkBatch, Staged
+from emsworker.spark import staging
+from emsworker.spark.staging import SinkBatch, Staged
 from tests.support.streams import Stream, in_threads
 
 RETRYING_ROWS = 10_000

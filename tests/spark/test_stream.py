@@ -272,10 +272,9 @@ def test_what_the_beat_has_noted_is_not_counted_again(
 ) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from emsworker.arrow import planning
+    from emsworker.arrow import planning, scan
     from emsworker.arrow.options import read_options
     from emsworker.core.offsets import OffsetRange
-    from emsworker.store.stream import scan
 
     counted: list[tuple[int, int]] = []
     find_hole = scan.find_hole

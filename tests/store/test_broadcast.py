@@ -8,7 +8,7 @@ import pytest
 
 from emsworker import Ems, Filter, Message
 from emsworker.admin import Admin
-from emsworker.consume.gate import IsolationGate
+from emsworker.consume.isolation import IsolationGate
 from emsworker.core.errors import ConfigError, TopicRuleError, UnknownReader, UnknownTopic
 from emsworker.core.model import TopicKind
 from emsworker.store.stream import broadcast

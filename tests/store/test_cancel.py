@@ -6,13 +6,14 @@ import pytest
 
 from emsworker import Ems
 from emsworker.admin import Admin
+from emsworker.arrow import scan
 from emsworker.core.errors import InvalidName, UnknownMessage
 from emsworker.core.model import Claim, Failure, Group, Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.filters import EVERYTHING
 from emsworker.store.groups import claims
 from emsworker.store.groups.progress import flush
-from emsworker.store.stream import broadcast, outbox, scan
+from emsworker.store.stream import broadcast, outbox
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, in_threads, offsets
 

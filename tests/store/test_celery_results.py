@@ -6,11 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from emsworker.admin import Admin
+from emsworker.admin.check import Severity, check
+from emsworker.core.config import Settings
 from emsworker.core.errors import InvalidName, MessageTooLarge
+from emsworker.integrations.celery.services import sweep_celery
 from emsworker.integrations.celery.store import chords, results, schedules
 from emsworker.integrations.celery.store.chords import ChordPart
 from emsworker.integrations.celery.store.results import StoredValue, check_key
 from emsworker.integrations.celery.store.schedules import LastRun
+from emsworker.publish.intake import IngestResult, ingest
 from emsworker.store.engine.session import Session
 from tests.support.streams import Stream, in_threads
 
@@ -40,6 +45,22 @@ def test_the_sweep_deletes_what_has_expired_and_keeps_what_is_for_ever(stream: S
     results.put(stream.session, [_entry(b"ever", b"", ttl_s=None), _entry(b"later", b"")])
     assert [results.sweep(stream.session, 3) for _ in range(3)] == [3, 2, 0]
     assert set(results.find(stream.session, [b"ever", b"later"])) == {b"ever", b"later"}
+
+
+def test_results_that_no_beat_deletes_are_found(stream: Stream) -> None:
+    results.put(
+        stream.session, [_entry(b"ever", b"", ttl_s=None), _entry(b"later", b""), _entry(b"over", b"", ttl_s=0.0)]
+    )
+    assert _check(stream) == (Severity.OK, "no result is kept past its time")
+    results.put(stream.session, [_entry(b"%d" % number, b"", ttl_s=-3601.0) for number in range(3)])
+    assert _check(stream) == (Severity.WARNING, "3 results expired")
+    sweep_celery(stream.session, Settings())
+    assert _check(stream)[0] is Severity.OK
+
+
+def _check(stream: Stream) -> tuple[Severity, str]:
+    (found,) = (one for one in check(stream.url, None, {}) if one.name == "ems_celery_result")
+    return found.severity, found.value
 
 
 def test_keys_are_bytes_of_which_each_counts(stream: Stream) -> None:
@@ -209,3 +230,16 @@ def test_of_several_schedulers_one_moves_an_entry_on(stream: Stream) -> None:
     assert schedules.list_runs(stream.session, "other") == {}
     for session in sessions:
         session.close()
+
+
+def test_plain_sql_writes_to_no_queue(stream: Stream) -> None:
+    """A row there would be a dead letter, for a reason that helps nobody: it lacks what Celery puts into a message."""
+    for topic in ("amqp:celery", "amqp-bus", "amqp"):
+        stream.topic(topic)
+        stream.rows("INSERT INTO ems_publish (topic, body, task) VALUES (%s, '[1]', 'shop.add')", topic)
+    assert ingest(stream.session, Settings(), 100) == IngestResult(1, 2)
+    refused = [one.error for one in Admin(stream.app()).refused.list()]
+    assert refused == [
+        f"topic {topic!r} is one of celery, whose own programs alone can send to it"
+        for topic in ("amqp:celery", "amqp-bus")
+    ]

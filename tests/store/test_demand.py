@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from emsworker.core.scaling import Demand
+from emsworker.monitoring.routes import stream_routes
 from emsworker.observe.http import HttpServer
-from emsworker.observe.stream_routes import stream_routes
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import progress
 from tests.docs.snippets import ROOT, blocks

@@ -4,10 +4,11 @@ import pytest
 
 from emsworker.admin import Admin
 from emsworker.admin.monitoring import Monitoring
+from emsworker.arrow import scan
 from emsworker.core.errors import UnknownMessage
 from emsworker.core.offsets import OffsetRange
 from emsworker.store.inspect.monitoring import list_extents
-from emsworker.store.stream import scan, search
+from emsworker.store.stream import search
 from tests.support import rows
 from tests.support.streams import Stream
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from emsworker.arrow import scan
 from emsworker.beat import recovery
 from emsworker.core.ids import new_uid
 from emsworker.core.model import Group, Topic
@@ -14,7 +15,7 @@ from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 from emsworker.store.groups import claims, cursors
 from emsworker.store.inspect import monitoring, trace
-from emsworker.store.stream import broadcast, high_watermark, messages, outbox, scan, search
+from emsworker.store.stream import broadcast, high_watermark, messages, outbox, search
 from tests.support.statements import statements_of
 from tests.support.streams import Stream
 

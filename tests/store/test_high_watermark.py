@@ -6,13 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from emsworker import Ems
+from emsworker.arrow import scan
 from emsworker.beat.high_watermark import resolve
-from emsworker.beat.services import leader_services
+from emsworker.beat.services import LedStream, leader_services
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.publish.outgoing import Outgoing
-from emsworker.store.stream import high_watermark, scan
+from emsworker.store.stream import high_watermark
+from emsworker.store.stream.holes import find_hole
 from tests.support import rows
 from tests.support.streams import Stream
 
@@ -121,7 +123,7 @@ def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> 
                 high_watermark.advance(session)
                 for one in scan.list_bounds(session, topic.id):
                     assert (
-                        scan.find_hole(session, OffsetRange(topic.id, one.partition, one.log_start, one.high_watermark))
+                        find_hole(session, OffsetRange(topic.id, one.partition, one.log_start, one.high_watermark))
                         == one.high_watermark
                     )
                 looks += 1
@@ -145,6 +147,6 @@ def test_beside_producers_nothing_is_noted_that_is_not_there(stream: Stream) -> 
 def test_the_leading_beat_does_it_now_and_then(stream: Stream) -> None:
     insert(stream, stream.topic(), 1, 2)
     settings = Settings()
-    assert resolve in leader_services()
+    assert resolve in leader_services(LedStream())
     assert resolve(stream.session, settings) == 10 * settings.beat_s
     assert noted(stream) == [3]

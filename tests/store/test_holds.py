@@ -11,7 +11,7 @@ import pytest
 from emsworker.admin import Admin
 from emsworker.beat.expiry import sweep_holds
 from emsworker.core.errors import ConfigError, HoldTaken, InvalidName, TopicDeleted, UnknownReader, UnknownTopic
-from emsworker.observe.stream_metrics import StreamMetrics
+from emsworker.monitoring import StreamMetrics
 from emsworker.store import topics
 from emsworker.store.stream import holds, retention
 from emsworker.store.stream.holds import Hold

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emsworker.admin import Admin
 from emsworker.beat import locks as beat_locks
-from emsworker.beat.alarms import WatchAlarms
 from emsworker.beat.locks import WatchLocks
 from emsworker.core.config import Settings
 from emsworker.local import LocalDatabase
@@ -59,16 +57,12 @@ def blocked(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
 def test_the_beat_names_the_connection_that_holds_up_others(
     stream: Stream, server: LocalDatabase, blocked: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Admin(stream.app()).alarms.create("held", on="locked", above=0.2)
     watch, settings = WatchLocks(), Settings(beat_s=0.05)
     with users(server, stream.url) as make, Database(make("beat", also=[RIGHT[server.flavor]])).session() as session:
         until(lambda: watch(session, settings) and watch.held_s > 0.5, 20, "it is seen", _POLL_S)
         number = blocked.thread_id()  # type: ignore[attr-defined]
         lines = [line for line in caplog.messages if line.startswith(f"connection {number} of ems@")]
         assert lines and "by a lock on ems_partition; 1 wait, and" in lines[0] and f"KILL {number}" in lines[0]
-        alarms = WatchAlarms(watch)
-        alarms(session, settings)
-        assert stream.rows("SELECT rule, topic, state, value > 0.5 FROM ems_alarm") == [("held", "", "firing", 1)]
         blocked.rollback()  # type: ignore[attr-defined]
         until(lambda: watch(session, settings) and not watch.held_s, 20, "it is over", _POLL_S)
         assert caplog.messages[-1].startswith(f"connection {number} no longer holds up others, after")

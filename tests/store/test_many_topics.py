@@ -11,7 +11,7 @@ import pytest
 from emsworker.admin.monitoring import Monitoring
 from emsworker.admin.standing import Standings
 from emsworker.beat.retention import trim
-from emsworker.beat.services import leader_services
+from emsworker.beat.services import LedStream, leader_services
 from emsworker.core.config import Settings
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
@@ -76,7 +76,7 @@ def test_what_many_topics_cost(crowded: Stream) -> None:
     work: dict[str, Callable[[], Any]] = {
         "find_work of 10 groups": lambda: claims.find_work(session, few),
     }
-    for service in leader_services():
+    for service in leader_services(LedStream()):
         name = getattr(service, "__name__", type(service).__name__)
         work[f"beat: {name}"] = partial(service, session, settings)
     found = {name: measured(session, one) for name, one in work.items()}
@@ -96,6 +96,7 @@ def test_what_many_topics_cost(crowded: Stream) -> None:
     assert found["beat: trim"][1] <= 3 * TOPICS
     assert found["beat: Relay"][1] <= 3 * TOPICS + 10, "and those of the look at ems_publish"
     assert found["beat: resolve"][1] <= 3 * TOPICS + 10
+    assert found["beat: clear_orphans"][1] <= 6 * TOPICS
     assert found["beat: TakeSamples"][1] <= 15 * GROUPS, "and at most a tenth of the time, whatever it takes"
     assert found["list of all groups"][1] <= 5 * GROUPS + 2 * TOPICS
     assert found["list of all topics"][1] <= 5 * TOPICS

@@ -13,12 +13,10 @@ import pytest
 import redis
 
 from emsworker import Ems
-from emsworker.consume import poll_timing
 from emsworker.consume import poller as module
 from emsworker.consume.hints import Hint
 from emsworker.consume.listener import Listener
-from emsworker.consume.poll_timing import PollTiming
-from emsworker.consume.poller import Poller
+from emsworker.consume.poller import Poller, PollTiming
 from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, Order, Topic, TopicKind, TopicRule
@@ -149,7 +147,7 @@ def test_polls_are_rare_while_redis_tells_of_everything(
         assert poller._timing._untold_since == math.inf, "it had been told of that"
         poller.note_found(topic.id, [1])
         assert pause() == pytest.approx(0.05), "the notification may be on its way"
-        monkeypatch.setattr(poll_timing, "_LATE_S", 0.0)
+        monkeypatch.setattr(module, "_LATE_S", 0.0)
         assert pause() == pytest.approx(0.002), "nobody told of that"
         poller.tell(topic.id, [1])
         assert pause() == pytest.approx(0.05)
@@ -224,7 +222,7 @@ def test_who_was_rung_for_since_is_not_forgotten(stream: Stream, topic: Topic) -
 def slow_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notifications may come as late as a busy machine likes."""
     monkeypatch.setattr(module, "_ANNOUNCED_S", 60.0)
-    monkeypatch.setattr(poll_timing, "_LATE_S", 60.0)
+    monkeypatch.setattr(module, "_LATE_S", 60.0)
 
 
 def _announced(poller: Poller, topic: Topic) -> Hint:

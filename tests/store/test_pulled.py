@@ -8,7 +8,7 @@ from emsworker import NotInHand
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.flusher import send as send_write
-from emsworker.consume.pulled import PulledClaim, PulledRun
+from emsworker.consume.in_hand import PulledClaim, PulledRun
 from emsworker.core.errors import FenceLost
 from emsworker.core.model import Claim, Group, Message, Order, Topic
 from emsworker.core.process import forks

@@ -7,12 +7,12 @@ import pytest
 
 from emsworker.admin import Admin, SkipPolicy
 from emsworker.admin.monitoring import Monitoring
-from emsworker.beat.services import leader_services
+from emsworker.beat.services import LedStream, leader_services
 from emsworker.beat.skip_policies import skip_backlogs
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError
 from emsworker.core.model import Group, Topic
-from emsworker.observe.stream_metrics import StreamMetrics
+from emsworker.monitoring import StreamMetrics
 from emsworker.store import topics
 from emsworker.store.groups import claims, cursors, skipping
 from tests.docs.snippets import ROOT
@@ -83,7 +83,7 @@ def test_the_beat_goes_by_the_policies(
     stream: Stream, topic: Topic, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     paused = stream.group(topic, "paused")
-    assert skip_backlogs in leader_services()
+    assert skip_backlogs in leader_services(LedStream())
     admin = Admin(stream.app())
     admin.change_group("t", "paused", paused=True)
     for name in ("g", "paused"):

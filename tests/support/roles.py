@@ -5,9 +5,10 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from emsworker.core.extension import extensions
+from emsworker.core.extension import Extension, extensions
 from emsworker.local import LocalDatabase as Server
 from emsworker.store.engine.grants import Grants
+from emsworker.store.engine.tables import create_statements
 from tests.support.servers import connect
 
 # As both, because a server may know its own host by either name.
@@ -34,7 +35,7 @@ def users(server: Server, url: str) -> Iterator[MakeUser]:
             create = f"CREATE USER {made[-1]} IDENTIFIED BY 'pw'"
             _run(
                 server,
-                [create, *Grants(extensions().values()).statements(role, database, f"{name}@{host}", allow), *more],
+                [create, *Grants(_used(server, database)).statements(role, database, f"{name}@{host}", allow), *more],
             )
         return re.sub(r"//.*@", f"//{name}:pw@", url)
 
@@ -42,6 +43,14 @@ def users(server: Server, url: str) -> Iterator[MakeUser]:
         yield make
     finally:
         _run(server, [f"DROP USER {account}" for account in made])
+
+
+def _used(server: Server, database: str) -> list[Extension]:
+    """The extensions whose tables, if they have any, are in the database: no right is granted on a missing one."""
+    with connect(server.admin_url) as root, root.cursor() as cursor:
+        cursor.execute(f"SHOW TABLES FROM `{database}`")
+        there = {row[0] for row in cursor.fetchall()}
+    return [one for one in extensions().values() if set(create_statements(one.package)) <= there]
 
 
 def _run(server: Server, texts: Sequence[str]) -> None:

@@ -107,6 +107,19 @@ def test_secrets_are_hidden_everywhere() -> None:
     assert str(caught.value).count("***") == 3
 
 
+def test_the_url_of_a_dead_mans_switch_is_never_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(environ={"EMS_DEAD_MAN_URL": "hc-ping.com/hunter2"})
+    assert "hunter2" not in str(caught.value) and "dead_man_url" in str(caught.value)
+
+
+def test_the_prefix_of_a_variable_is_no_likeness() -> None:
+    assert unknown_variables({"EMS_NO_SUCH": "1", "EMS_RENEW": "1"}) == {
+        "EMS_NO_SUCH": "there is no such setting",
+        "EMS_RENEW": "there is no such setting; did you mean 'EMS_RENEW_S'?",
+    }
+
+
 # What Kubernetes puts into every pod of a namespace with the Services `ems`, `ems-monitoring` and `ems-http`.
 SERVICES = {
     "EMS_SERVICE_HOST": "10.0.0.7",

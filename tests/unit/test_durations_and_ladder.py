@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emsworker.consume.batch_sizer import BatchSizer
+from emsworker.consume.claimer import BatchSizer
 from emsworker.core.durations import LONGEST_S, format_duration, parse_duration
 from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, Retry, TransactionEnded
 from emsworker.core.ladder import DEFAULT_LADDER, Dead, Done, Ladder, RetryIn

@@ -1,8 +1,9 @@
 """The way of a message through the executor, over a channel that only remembers what it is told."""
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +16,13 @@ from emsworker.consume.executor import Executor
 from emsworker.consume.losses import LostUnderHandler
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.codec import Decoder
-from emsworker.core.errors import ConnectionLost
+from emsworker.core.errors import ConnectionLost, FenceLost
 from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
-from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Outcome
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, Order, Outcome
 from emsworker.core.servers import ServerRun
 from emsworker.publish.transaction import Transaction
-from emsworker.tasks.middleware import Middleware
+from emsworker.tasks.middleware import Middleware, RunBracket
 
 SERVER = ServerRun(("one",), 100.0)
 
@@ -68,14 +69,19 @@ class Witness(Middleware):
 
 
 def run_of(
-    subscribe: Callable[[Ems], None], isolation: Isolation = Isolation.NONE, *, lost: bool = False
+    subscribe: Callable[[Ems], None],
+    isolation: Isolation = Isolation.NONE,
+    *middleware: Middleware,
+    lost: bool = False,
+    order: Order = Order.NONE,
 ) -> tuple[Executor, ClaimRun, Recorder, Witness]:
     app = Ems("shop", url="mysql://u:p@localhost/shop")
     subscribe(app)
     (route,) = app.registry.routes.values()
     channel, witness = Recorder(), Witness()
     channel.lost = lost
-    context = RunContext(route, Ladder.parse("5", 3, 0.0), whole(channel), ResultWriter(60.0), RunHooks.of([witness]))
+    hooks = RunHooks.of([witness, *middleware])
+    context = RunContext(route, Ladder.parse("5", 3, 0.0), whole(channel), ResultWriter(60.0), hooks)
     messages = [
         Message(
             "t",
@@ -85,7 +91,7 @@ def run_of(
         )
         for offset in (5, 6, 7)
     ]
-    claim = Claim(1, 0, 5, 7, 4, 1, ClaimSource.STREAM, isolation, "c", messages)
+    claim = Claim(1, 0, 5, 7, 4, 1, ClaimSource.STREAM, isolation, "c", messages, order=order)
     executor = Executor(context)
     return executor, executor.begin(claim, 1, 60.0, 0), channel, witness
 
@@ -105,6 +111,19 @@ def test_a_failure_is_decided_and_its_neighbours_are_done() -> None:
     (failure,) = flush.failures
     assert (failure.offset, failure.outcome, failure.retry_in_s) == (6, Outcome.FAILED, 5.0)
     assert witness.seen == [(5, "done", "None"), (6, "failed", "ValueError('six')"), (7, "done", "None")]
+
+
+def test_a_fence_that_a_handler_has_lost_elsewhere_is_its_failure() -> None:
+    """It may use a consumer of its own; the claim of the message is not lost by that."""
+
+    def subscribe(app: Ems) -> None:
+        @app.subscribe("t", group="g")
+        def handler(message: Message) -> None:
+            raise FenceLost("the claim of another message has another owner")
+
+    executor, claim_run, _, witness = run_of(subscribe)
+    assert executor.run(claim_run)
+    assert [outcome for _, outcome, _ in witness.seen] == ["failed"] * 3
 
 
 def test_a_suspect_is_written_down_before_and_after_its_run() -> None:
@@ -134,23 +153,53 @@ def test_the_gate_stays_closed_until_the_server_knows_that_a_suspect_no_longer_r
     assert not gate.closed
 
 
-def test_a_failure_frees_what_its_handler_had_in_memory() -> None:
+class Bracket(Middleware):
+    @contextlib.contextmanager
+    def around_run(self, run: RunBracket) -> Iterator[None]:
+        yield
+
+
+@pytest.mark.parametrize("middleware", [(), (Bracket(),)], ids=["plain", "bracket"])
+@pytest.mark.parametrize("way", ["thread", "batch", "lane", "coroutine", "coroutine in a lane"])
+def test_a_failure_frees_what_its_handler_had_in_memory(way: str, middleware: tuple[Middleware, ...]) -> None:
     """At once, not by the collector of cycles: the next message may need as much again."""
     kept: list[weakref.ref[Witness]] = []
     alive: list[bool] = []
 
-    def subscribe(app: Ems) -> None:
-        @app.subscribe("t", group="g")
-        def handler(message: Message) -> None:
-            alive.extend(one() is not None for one in kept)
-            large = Witness()
-            kept.append(weakref.ref(large))
-            raise ValueError("no")
+    def fail() -> None:
+        alive.extend(one() is not None for one in kept)
+        large = Witness()
+        kept.append(weakref.ref(large))
+        raise ValueError("no")
 
-    executor, claim_run, _, _ = run_of(subscribe)
+    def subscribe(app: Ems) -> None:
+        if way == "batch":
+
+            @app.subscribe("t", group="g", batch=1)
+            def batch(messages: list[Message]) -> None:
+                try:
+                    fail()
+                except ValueError as error:
+                    raise BatchFailed({messages[0].id: error}) from None
+
+        elif "coroutine" in way:
+
+            @app.subscribe("t", group="g")
+            async def coroutine(message: Message) -> None:
+                fail()
+
+        else:
+
+            @app.subscribe("t", group="g")
+            def handler(message: Message) -> None:
+                fail()
+
+    order = Order.KEY if "lane" in way else Order.NONE
+    executor, claim_run, _, _ = run_of(subscribe, Isolation.NONE, *middleware, order=order)
     gc.disable()
     try:
         assert executor.run(claim_run)
+        alive.extend(one() is not None for one in kept)
     finally:
         gc.enable()
     assert len(kept) == 3 and not any(alive)

@@ -75,9 +75,11 @@ def test_a_body_that_needs_an_extra_names_it(request: pytest.FixtureRequest) -> 
         assert re.search(r"EncodeError: .*pip install 'emsworker\[\w+\]'$", done.stderr.strip()), done.stderr
 
 
-@pytest.mark.parametrize("made", ["metrics.Metrics()", "stream_metrics.StreamMetrics(None)"])
+@pytest.mark.parametrize(
+    "made", ["observe.metrics import Metrics; Metrics()", "monitoring import StreamMetrics; StreamMetrics(None)"]
+)
 def test_metrics_ask_for_their_extra_when_they_are_made(made: str) -> None:
-    code = f"{_WITHOUT}from emsworker.observe import metrics, stream_metrics\n{made}"
+    code = f"{_WITHOUT}from emsworker.{made}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip().endswith("pip install 'emsworker[metrics]'"), done.stderr
 

@@ -3,7 +3,7 @@
 import math
 import threading
 
-from emsworker.consume.gate import IsolationGate, Passage
+from emsworker.consume.isolation import IsolationGate, Passage
 from emsworker.core.process.clock import ticks
 from tests.support.waiting import until
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from emsworker.consume import pulled as pulled_module
+from emsworker.consume import in_hand as module
 from emsworker.consume.claim_progress import ClaimWrite, Ended
-from emsworker.consume.in_hand import InHand
-from emsworker.consume.pulled import PulledClaim, PulledRun
+from emsworker.consume.in_hand import InHand, PulledClaim, PulledRun
 from emsworker.core.codec import Decoder
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
 
@@ -48,7 +47,7 @@ def name(pulled: PulledClaim | None) -> int | None:
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [1000.0]
-    monkeypatch.setattr(pulled_module, "ticks", lambda: clock[0])
+    monkeypatch.setattr(module, "ticks", lambda: clock[0])
     return clock
 
 

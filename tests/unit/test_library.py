@@ -21,4 +21,4 @@ def test_the_tests_run_the_library_that_they_are_meant_to() -> None:
         cli = LIBRARY / "cli" if IS_WHEEL else ROOT / "cli"
         assert done.stdout.splitlines() == [str(wanted), str(cli)]
     if IS_WHEEL:
-        assert not any((ROOT / folder).exists() for folder in ("emsworker", "cli", "pyspark_ems"))
+        assert not any((ROOT / folder).exists() for folder in ("emsworker", "cli", "kombu_ems", "pyspark_ems"))

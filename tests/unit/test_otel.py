@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from emsworker import Ems, EncodeError, Message
 from emsworker.core.process import runnable
 from emsworker.core.process.runnable import Runnable
-from emsworker.observe.otel import OpenTelemetry
+from emsworker.integrations.opentelemetry import OpenTelemetry
 
 
 class Traced:

@@ -30,11 +30,14 @@ def test_the_limits_of_a_run() -> None:
     assert run.time_left <= 10, "nothing is ever shortened"
     run.extend(15)
     assert 14.5 < run.time_left <= 15 and 24.5 < claim_run.watch.time_limit_s <= 25.1
-    for wrong in (-1, float("nan"), float("inf")):
+    for wrong in (-1, float("nan"), float("inf"), "5", None, True):
         with pytest.raises(ValueError, match="number of seconds"):
-            run.extend(wrong)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        run.report_progress(40)
+            run.extend(wrong)  # type: ignore[arg-type]
+    for fraction in (40, "x", "0.5", True):
+        with pytest.raises(ValueError, match=r"fraction = .*must be a number between 0 and 1"):
+            run.report_progress(fraction)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="text = 5: must be text"):
+        run.report_progress(0.5, 5)  # type: ignore[arg-type]
     claim_run.done([Ended(message)])
     assert run.time_left == 0.0
     with pytest.raises(RunEnded):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from emsworker.consume import suspects
-from emsworker.consume.suspects import SHARED_BYTES, SPARE_S, TURN_S, Suspects
+from emsworker.consume import isolation as module
+from emsworker.consume.isolation import SHARED_BYTES, SPARE_S, TURN_S, Suspects
 from emsworker.core.model import Claim, ClaimSource, Isolation
 
 
@@ -11,7 +11,7 @@ from emsworker.core.model import Claim, ClaimSource, Isolation
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which a test may change."""
     now = [1000.0]
-    monkeypatch.setattr(suspects, "ticks", lambda: now[0])
+    monkeypatch.setattr(module, "ticks", lambda: now[0])
     return now
 
 

@@ -98,7 +98,12 @@ def _basic(name: str, password: str) -> dict[str, str]:
 
 def test_passwords(stream: Stream, tmp_path: Path) -> None:
     file = tmp_path / "users"
-    printed = CliRunner().invoke(ems, ["web", "password", "bob", "--access", "reader", "--password", "correct horse"])
+    command = ["web", "password", "bob", "--access", "reader"]
+    assert CliRunner().invoke(ems, command, input="").exit_code == 2
+    piped = CliRunner().invoke(ems, command, input="correct horse\n")
+    assert (piped.exit_code, piped.stderr, piped.stdout.count("\n")) == (0, "", 1)
+    assert piped.stdout.startswith("bob:reader:")
+    printed = CliRunner().invoke(ems, [*command, "--password", "correct horse"])
     file.write_text("# people\n" + printed.output + password_line("ann", "viewer", "battery staple") + "\n")
     assert "correct horse" not in file.read_text()
     client = _client(stream, Passwords(file))
@@ -201,6 +206,9 @@ def test_without_a_rule_only_this_machine_is_answered(stream: Stream) -> None:
     site = ems_web(stream.url)
     for base, status in (("http://localhost", 200), ("http://127.0.0.1:8800", 200), ("http://evil.example", 403)):
         assert TestClient(site, base).get("/").status_code == status, base
+    for host, status in (("LOCALHOST:8800", 200), ("[::1]:8800", 200), ("127.0.0.1@evil.example", 403), ("evil.example:80@localhost", 403),
+                         ("localhost/@evil.example", 403), ("", 403)):  # fmt: skip
+        assert TestClient(site, "http://127.0.0.1").get("/", headers={"host": host}).status_code == status, host
     assert TestClient(site, "http://localhost").get("/check").status_code == 403  # as a viewer
 
 

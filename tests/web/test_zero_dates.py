@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from emsworker.beat.services import leader_services
+from emsworker.beat.services import LedStream, leader_services
 from emsworker.cli.main import ems as command
 from emsworker.core.config import Settings
 from emsworker.local import LocalDatabase
@@ -66,6 +66,6 @@ def test_a_date_that_is_none_is_unknown_and_stops_nothing(
         shown = CliRunner().invoke(command, ["trace", "orders/0/20"], env=environ).output
         assert "unknown" in shown and "1970" not in shown
         if tables:  # nobody but the beat and workers may write the others
-            for service in leader_services():
+            for service in leader_services(LedStream()):
                 service(stream.session, Settings(url=url))
             assert stream.value("SELECT COUNT(*) FROM ems_outbox") == 0, "what was due at no time is sent"

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import wraps
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -78,8 +77,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Let kombu find the transport, and tests run that are skipped unless results are kept as in Redis."""
-    import_module("emsworker.integrations.celery.registration")  # its tests connect before it looks for plugins
+    """Let tests run that are skipped unless results are kept as in Redis."""
     conftest = sys.modules.get("t.integration.conftest")
     if conftest is not None and ON != "redis":
         vars(conftest)["TEST_BACKEND"] = StoresLikeRedis(vars(conftest)["TEST_BACKEND"])

@@ -59,20 +59,40 @@ def _deleted(name: str, packages: str, tests: str) -> Deleted:
 
 _SPARK = """
     arrow spark cli/test_help.py cli/test_terminal.py security/test_grants.py security/test_parsers.py
-    unit/test_alarms.py unit/test_counted.py unit/test_extras.py
+    alarms/test_machine.py unit/test_counted.py unit/test_extras.py unit/test_job_times.py
 """
 _WEB = """
     web celery/test_operators.py cli/test_help.py extending process/test_hostile_names.py process/test_worst_night.py
     security/test_one_row.py security/test_payloads.py unit/test_options.py
 """
+_ALARMS = """
+    alarms/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
+"""
+_SCANS = "store/test_cancel.py store/test_fillers.py store/test_flat_cost.py store/test_high_watermark.py"
+_TOP = """
+    cli/test_help.py cli/test_looking.py cli/test_servers.py cli/test_top.py security/test_grants.py
+    store/test_capped_lists.py store/test_group_states.py
+"""
+_MONITORING = """
+    cli/test_help.py cli/test_monitoring.py extending monitoring store/test_demand.py store/test_holds.py
+    store/test_skipping.py unit/test_extras.py
+"""
 _DELETED = [
+    _deleted("alarms", "emsworker.alarms emsworker.spark pyspark_ems", f"{_ALARMS} {_SPARK}"),
     _deleted("celery", "emsworker.integrations.celery", "celery security/test_grants.py store/test_celery_results.py"),
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
-    _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} unit/test_options.py"),
+    _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
+    _deleted("monitoring", "emsworker.monitoring", _MONITORING),
+    _deleted("top", "emsworker.top", _TOP),
     _deleted("web", "emsworker.web", _WEB),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
+    _deleted(
+        "opentelemetry",
+        "emsworker.integrations.opentelemetry",
+        "process/apps/traced.py process/test_otel.py unit/test_otel.py",
+    ),
     _deleted("starlette", "emsworker.integrations.starlette", "frameworks unit/test_integrations.py"),
     # Its servers are those of the tests, so these do not run without it.
     _deleted("local", "emsworker.local", ""),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Folder in git -> folder in the wheel. What is elsewhere is in the sdist only.
-LIBRARY = {"emsworker/": "emsworker/", "cli/": "emsworker/cli/", "pyspark_ems/": "pyspark_ems/"}
+LIBRARY = {"emsworker/": "emsworker/", "cli/": "emsworker/cli/", "pyspark_ems/": "pyspark_ems/", "kombu_ems/": ""}
 _MADE = ("PKG-INFO", "emsworker.egg-info/")  # by the build; and it adds a section to setup.cfg
 _BUILD_S = 300
 

@@ -20,7 +20,7 @@ import pytest
 from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.local.ports import free_port
-from emsworker.observe.export import exported_files
+from emsworker.monitoring.export import exported_files
 from tests.process.stream import Stream
 from tests.support.waiting import until
 from tests.support.worker import ROOT

@@ -17,6 +17,7 @@ from emsworker import (
     TaskFailed,
     Transaction,
 )
+from emsworker.flows import AsyncFlow, CallFailed, Flow
 
 app = Ems("shop")
 
@@ -153,3 +154,44 @@ async def coroutines_know_it_too() -> None:
     assert_type(await app.asend("orders", 1, key="a"), Receipt)
     assert_type(await app.asend_many("orders", [1], transaction=None), list[Receipt])
     assert_type(await app.results([receipt]).aget(), list[int])
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+
+def charge(customer: str, cents: int) -> dict[str, int]:
+    return {customer: cents}
+
+
+def write_down(transaction: Transaction, cents: int) -> int:
+    return cents
+
+
+async def look_up(name: str) -> float:
+    return 1.5
+
+
+@app.flow
+def checkout(flow: Flow, customer: str) -> list[str]:
+    assert_type(flow.step(charge, customer, cents=3), dict[str, int])
+    assert_type(flow.transaction(write_down, 3), int)
+    assert_type(flow.call(add.s(1, y=2)), int)
+    assert_type(flow.gather(name_of.s(n) for n in range(3)), list[str])
+    assert_type(flow.gather([add.s(1)], errors=True), list[int | CallFailed])
+    flow.undo(add.s(1))
+    flow.sleep("1d")
+    return flow.call(side_by_side.s("ada"))
+
+
+@app.flow(version=2, max_attempts=3)
+async def side_by_side(flow: AsyncFlow, customer: str) -> list[str]:
+    assert_type(await flow.step(look_up, customer), float)
+    assert_type(await flow.step(charge, customer, 3), dict[str, int])
+    assert_type(await flow.call(add.s(1)), int)
+    return await flow.gather(name_of.s(n) for n in range(3))
+
+
+def flows_know_what_they_return() -> None:
+    assert_type(checkout.start("ada", id="a", transaction=object()).get(timeout=3), list[str])
+    assert_type(side_by_side.start("ada", attributes={"customer": 17}, timeout="7d").get(), list[str])
+    assert_type(add.delay_many([(1, 2), (3, 4)]), list[Receipt[int]])

@@ -1,7 +1,7 @@
-"""Log of what is the matter with a server: one line when it begins or becomes something else, and one when it is over.
+"""Log of outages of a server: one line when one begins or changes, and one when it is over.
 
-A server that hangs refuses nothing and fails nothing for a long time, so no error is logged: every thread waits. And
-whoever only reads does not notice that its disk is full.
+While a server hangs, threads wait and no call fails for a long time, so nothing else is logged. A full disk is noticed
+only by writes.
 """
 
 from __future__ import annotations

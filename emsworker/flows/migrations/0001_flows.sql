@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS ems_flow (
 CREATE TABLE IF NOT EXISTS ems_flow_step (
   flow_id BIGINT UNSIGNED NOT NULL,
   step INT UNSIGNED NOT NULL,
-  kind ENUM('step', 'transaction', 'call', 'gather', 'sleep', 'wait', 'undo', 'emit', 'patch') NOT NULL,
+  kind ENUM('step', 'transaction', 'call', 'gather', 'sleep', 'wait', 'undo', 'undone', 'emit', 'patch') NOT NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   total INT UNSIGNED NOT NULL DEFAULT 0,
   pending INT UNSIGNED NOT NULL DEFAULT 0,

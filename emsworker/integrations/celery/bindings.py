@@ -13,9 +13,9 @@ from emsworker.extending.apps import MysqlBroker
 from emsworker.extending.database import Session, server_facts
 from emsworker.extending.processes import forks, ticks
 from emsworker.extending.stream import SkipPolicy, fitting_body, skipping, topics
-from emsworker.extending.values import Topic, TopicKind, levels_of
+from emsworker.extending.values import UNLIMITED_S, Topic, TopicKind, levels_of
 from emsworker.integrations.celery.names import GROUP, HEARTBEAT, bus_topic, queue_topic
-from emsworker.integrations.celery.options import TIMEOUT_S, StreamOptions
+from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.store import routing
 from emsworker.integrations.celery.store.routing import Binding, Exchange, ExchangeKind, Queue, TargetKind
 
@@ -160,7 +160,7 @@ class Bindings:
         limit = int(arguments.get("x-delivery-limit") or 0)
         group = topics.get_group(session, topic, GROUP)
         if group is None:
-            limits: dict[str, Any] = {"timeout_s": TIMEOUT_S, "ladder": "0s"}
+            limits: dict[str, Any] = {"timeout_s": UNLIMITED_S, "ladder": "0s"}
             limits["max_attempts"] = limit or self._options.delivery_limit
             group = topics.create_group(session, topic, GROUP, **limits)
         elif limit and group.max_attempts != limit:

@@ -20,7 +20,7 @@ from kombu.transport.base import Message as Delivered
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 
 from emsworker.extending.consuming import PullConsumer, ReadGroup
-from emsworker.extending.errors import EmsError, NotInHand, TopicDeleted
+from emsworker.extending.errors import DecodeError, EmsError, NotInHand, TopicDeleted
 from emsworker.extending.processes import forks
 from emsworker.extending.stream import backlog, topics
 from emsworker.extending.values import Message as StreamMessage
@@ -91,6 +91,9 @@ class _Unacked:
     source: StreamMessage | LocalQueue
     envelope: Envelope
     error: BaseException | None = None  # for which it will be rejected
+
+    def __str__(self) -> str:
+        return repr(self.source.name if isinstance(self.source, LocalQueue) else self.source)
 
 
 class QueueChannel(StdChannel):
@@ -456,7 +459,11 @@ class QueueChannel(StdChannel):
                 self._consumer().ack(unacked.source)
 
     def _call_worker(self, message: Delivered, consumer: _Consumer) -> None:
-        """Give a message to a worker of Celery; one by which its main process would end is refused."""
+        """Give a message to a worker of Celery; one by which its main process would end is refused.
+
+        An exception may also come from outside, as timeout libraries raise it, and hit any message. So a message is
+        delivered once more, unless it is certain that Celery has not written it.
+        """
         message.accept = consumer.accept  # as kombu's consumer sets it
         assert self.connection is not None, "it delivers"
         client = self.connection.client
@@ -470,12 +477,15 @@ class QueueChannel(StdChannel):
             unacked = self._unacked.pop(message.delivery_tag, None)
             if unacked is None:  # an event or a command, of a consumer that acks nothing
                 log.warning("a message of queue %r is passed over: %r", consumer.queue, error)
-            else:
+            elif isinstance(error, DecodeError) or message.delivery_info["redelivered"]:
                 self._refuse(unacked, error)
+            else:
+                log.warning("%s is delivered once more: %r", unacked, error)
+                with suppress(NotInHand):  # an interrupted call has done it
+                    self._reject(replace(unacked, error=error), requeue=True)
 
     def _refuse(self, unacked: _Unacked, error: Exception) -> None:
-        source = unacked.source
-        log.warning("%r is refused: %s", source.name if isinstance(source, LocalQueue) else source, error)
+        log.warning("%s is refused: %s", unacked, error)
         with suppress(NotInHand):  # an interrupted call has done it
             self._reject(replace(unacked, error=error), requeue=False)
 

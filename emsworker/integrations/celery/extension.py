@@ -7,4 +7,6 @@ EXTENSION = Extension(
     __package__,
     rights="emsworker.integrations.celery.rights:RIGHTS",
     services="emsworker.integrations.celery.services:services",
+    topics=("amqp:", "amqp-bus"),  # names.py
+    checks="emsworker.integrations.celery.checks:checks",
 )

@@ -23,7 +23,7 @@ from emsworker.extending.settings import (
     shown,
     whole,
 )
-from emsworker.extending.values import Budget
+from emsworker.extending.values import UNLIMITED_S, Budget
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,6 @@ _INSTEAD = {
 }
 _LEASE_PARTS = {"renew_s": 1 / 3, "lease_margin_s": 2 / 15}
 _BEAT_PART, _BEAT_S = 2 / 15, 2.0  # of the lease, and at most
-TIMEOUT_S = 3650 * 86400.0  # of a group: Celery limits the time of its tasks itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,7 @@ class StreamOptions:
             max_decoded_bytes=self.max_decoded_bytes,
             max_decoded_objects=self.max_decoded_objects,
             connect_timeout_s=self.connect_timeout_s,
-            timeout_s=TIMEOUT_S,
+            timeout_s=UNLIMITED_S,  # Celery limits the time of its tasks itself
             ladder="0s",
             max_attempts=self.delivery_limit,
             jitter=0.0,

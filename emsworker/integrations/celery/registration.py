@@ -1,10 +1,10 @@
-"""Makes kombu find the transport by the URL alone.
+"""Registers the transport with kombu.
 
-kombu 5.5 to 5.7 has entry points for serializers and matchers only. It loads this module for one when it imports
-``kombu.serialization``, as queues, producers, consumers and Celery do; it does so in the middle of its own imports, so
-nothing but the table of transports is imported here. A program that imports ``Connection`` alone and connects at once
-has to import this module: kombu looks the transport up in a dictionary that nothing else can fill before. A ``.pth``
-file could, at the start of every Python program of the environment, with kombu or without.
+kombu 5.5 to 5.7 looks a transport up in a dictionary, and has entry points for serializers and matchers only. As soon
+as it has made that dictionary, ``emsworker_kombu`` imports this module, which imports nothing else for this reason.
+Where Python has read no ``.pth`` file (a folder of ``PYTHONPATH``, a zipped application), kombu loads it for a
+serializer when it imports ``kombu.serialization``, as queues, producers, consumers and Celery do; there a program
+that connects before has to import it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emsworker.extending.database import Session
-from emsworker.extending.declaration import Service, pause_s
+from emsworker.extending.declaration import LedStream, Service, pause_s
 from emsworker.extending.settings import Settings
 from emsworker.integrations.celery.store import chords, results
 
@@ -17,6 +17,6 @@ def sweep_celery(session: Session, settings: Settings) -> float:
     return pause_s(max(results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK)), _CHUNK, settings)
 
 
-def services() -> Sequence[Service]:
+def services(_: LedStream) -> Sequence[Service]:
     """Return the services of the leading beat."""
     return [sweep_celery]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from emsworker.arrow import planning
 from emsworker.arrow.columns import parse_columns
@@ -32,6 +33,20 @@ def read_time(text: str) -> datetime:
         raise ValueError("must lie within the years 1 to 9999, in UTC") from None
 
 
+def read_moment(text: str) -> datetime:
+    """Parse a time, or a duration such as ``10m``: so long ago, by the clock of this machine.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    try:
+        return read_time(text)
+    except ValueError as error:
+        with suppress(ValueError, OverflowError):
+            return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+        raise ValueError(f"{error}, or a duration like 10m: so long ago") from None
+
+
 def read_span(text: str) -> float:
     """Parse a duration above zero; return seconds.
 
@@ -56,10 +71,10 @@ class Reading(OfGroups):
     """Options of every report."""
 
     since: datetime | None = option(
-        None, help="Only messages born at this time (UTC) or later.", metavar="TIME", read=read_time
+        None, help="Only messages born at this time (UTC) or later; 10m: since then.", metavar="TIME", read=read_moment
     )
     until: datetime | None = option(
-        None, help="Only messages born before this time (UTC).", metavar="TIME", read=read_time
+        None, help="Only messages born before this time (UTC), or so long ago.", metavar="TIME", read=read_moment
     )
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from emsworker.core.errors import AccessDenied, SchemaMissing
 from emsworker.core.extension import Extension, extensions
+from emsworker.core.model import UNLIMITED_S
 from emsworker.store.engine.grants import Grants
 from emsworker.store.engine.rights import VERBS
 from emsworker.store.engine.schema import present_extensions
@@ -81,8 +82,8 @@ class IdleTimeout:
 
 
 def longest_timeout(session: Session) -> tuple[str, str, float] | None:
-    """Return the topic, group and seconds of the longest message timeout, or ``None`` if there is no group."""
-    rows = session.rows(_SQL.get_longest_timeout)
+    """Return the topic, group and seconds of the longest message timeout, or ``None`` if no group has any."""
+    rows = session.rows(_SQL.get_longest_timeout, {"unlimited_ms": round(UNLIMITED_S * 1000)})
     return (rows[0][0], rows[0][1], float(rows[0][2])) if rows else None
 
 

@@ -7,10 +7,10 @@ SELECT UNIX_TIMESTAMP(NOW(6))
 SELECT name, max_message_bytes FROM ems_topic ORDER BY max_message_bytes DESC, name LIMIT 1
 
 -- name: get_longest_timeout
--- The group whose messages may run longest, and for how many seconds. Those of Celery's queues have no limit, and what
--- runs them has no session of ours.
-SELECT t.name, g.name, g.timeout_ms / 1000 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE LEFT(t.name, 5) <> 'amqp:'
-ORDER BY g.timeout_ms DESC, t.name, g.name LIMIT 1
+-- The group whose messages may run longest, and for how many seconds. A program that runs those of a group without a
+-- limit keeps its own connections.
+SELECT t.name, g.name, g.timeout_ms / 1000 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id
+WHERE g.timeout_ms < %(unlimited_ms)s ORDER BY g.timeout_ms DESC, t.name, g.name LIMIT 1
 
 -- name: list_engines
 SELECT TABLE_NAME, COALESCE(ENGINE, 'none') FROM information_schema.TABLES

@@ -229,6 +229,9 @@ def mean_sizes(session: Session, extents: Sequence[Extent]) -> list[float]:
     return [sizes.get(one, 0.0) for one in extents]
 
 
-def claims_by_client(session: Session) -> dict[str, int]:
-    """Return the number of claims that each client holds now."""
-    return {client_id: int(count) for client_id, count in session.rows(_ALL.count_by_client)}
+def claims_by_client(session: Session) -> dict[str, dict[int, int]]:
+    """Return the number of claims that each client holds now, by group."""
+    counts: dict[str, dict[int, int]] = {}
+    for client_id, group_id, count in session.rows(_ALL.count_by_client):
+        counts.setdefault(client_id, {})[group_id] = int(count)
+    return counts

@@ -74,5 +74,5 @@ SELECT AVG(IF(kind = 'message', size, NULL)) FROM (SELECT size, kind FROM ems_me
   ORDER BY `offset` DESC LIMIT 200) m
 
 -- name: count_by_client
--- The claims that each client holds now.
-SELECT client_id, COUNT(*) FROM ems_claim WHERE state = 'start' GROUP BY client_id
+-- The claims that each client holds now, by group.
+SELECT client_id, group_id, COUNT(*) FROM ems_claim WHERE state = 'start' GROUP BY client_id, group_id

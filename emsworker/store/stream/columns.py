@@ -1,4 +1,7 @@
-"""The columns of a message, for statements: ``{message_columns}``, and those of a table with an alias."""
+"""The columns of a message, for statements: ``{message_columns}``, and those of a table with an alias.
+
+``{p_plain_columns}`` and ``{m_plain_columns}`` are its body, key, tag, headers and uid in ``ems_publish``.
+"""
 
 from __future__ import annotations
 
@@ -10,3 +13,11 @@ MESSAGE = {
     for alias in ("", "d_", "m_", "p_")
 }
 """The lists of columns; see :class:`emsworker.store.engine.sql.Statements`."""
+
+# What is no UTF-8 is kept as the hexadecimal digits of its first 32 KiB, or not at all.
+_PLAIN = (
+    "IF(COALESCE(CAST(CONVERT({0}.body USING utf8mb4) AS BINARY) = {0}.body, 0), CONVERT({0}.body USING utf8mb4), "
+    "HEX(LEFT({0}.body, 32768))), CONVERT({0}.`key` USING utf8mb4), CONVERT({0}.tag USING utf8mb4), "
+    "IF(LENGTH({0}.headers) BETWEEN 1 AND 65535, CONVERT({0}.headers USING utf8mb4), NULL), HEX({0}.uid)"
+)
+PLAIN = {f"{alias}_plain_columns": _PLAIN.format(alias) for alias in ("m", "p")}

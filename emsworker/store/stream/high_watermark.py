@@ -9,7 +9,7 @@ from __future__ import annotations
 from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.stream import scan
+from emsworker.store.stream import holes
 
 _SQL = Statements(__name__)
 _STEP = 200_000  # offsets of a partition per call: a tenth of a second
@@ -25,7 +25,7 @@ def advance(session: Session) -> bool:
     for topic_id, partition, high_watermark, end in session.rows(_SQL.list_unresolved):
         start = int(high_watermark)
         offsets = OffsetRange(topic_id, partition, start, min(int(end), start + _STEP))
-        found = scan.find_hole(session, offsets)
+        found = holes.find_hole(session, offsets)
         noted = found > start and _note(session, topic_id, partition, found)
         more |= noted and found == offsets.end < end
     return more

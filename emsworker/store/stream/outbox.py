@@ -34,11 +34,11 @@ from emsworker.store.engine.sql import (
     join,
     literal,
 )
-from emsworker.store.stream.columns import MESSAGE
+from emsworker.store.stream.columns import MESSAGE, PLAIN
 from emsworker.store.stream.guards import topic_id_text
 from emsworker.store.stream.messages import find_uids, raise_counter
 
-_SQL = Statements(__name__, **MESSAGE)
+_SQL = Statements(__name__, **MESSAGE, **PLAIN)
 
 log = logging.getLogger(__name__)
 

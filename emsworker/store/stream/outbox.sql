@@ -56,12 +56,9 @@ SELECT %(uid)s AS uid, %(place)s AS place
 SELECT `partition` FROM ems_partition WHERE topic_id = %(topic_id)s
 
 -- name: refuse_rows
--- As rows of ems_publish that were refused. What is no UTF-8 is kept as the hexadecimal digits of its first 32 KiB, or
--- not at all; IGNORE, because otherwise the look whether it is would be an error.
+-- As rows of ems_publish that were refused. IGNORE, because otherwise the look whether a text is UTF-8 would be an error.
 INSERT IGNORE INTO ems_publish (topic, body, `key`, tag, headers, uid, refused_at, error)
-SELECT t.name, IF(COALESCE(CAST(CONVERT(p.body USING utf8mb4) AS BINARY) = p.body, 0), CONVERT(p.body USING utf8mb4), HEX(LEFT(p.body, 32768))),
-  CONVERT(p.`key` USING utf8mb4), CONVERT(p.tag USING utf8mb4), IF(LENGTH(p.headers) BETWEEN 1 AND 65535, CONVERT(p.headers USING utf8mb4), NULL),
-  HEX(p.uid), NOW(6), %(error)s
+SELECT t.name, {p_plain_columns}, NOW(6), %(error)s
 FROM (%(uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid JOIN ems_topic t ON t.id = p.topic_id
 
 -- name: delete_moved

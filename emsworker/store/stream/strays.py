@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.stream import scan
+from emsworker.store.stream import holes
 from emsworker.store.stream.messages import FARTHEST, next_row
 
 _SQL = Statements(__name__)
@@ -47,7 +47,7 @@ def find_strays(session: Session, gap_timeout_s: float) -> Iterator[Stray]:
     for topic_id, partition, high_watermark, end in session.rows(_SQL.list_far, {"farthest": FARTHEST}):
         start, end = int(high_watermark), int(end)
         searched = OffsetRange(topic_id, partition, start, min(end, start + _STEP))
-        free = scan.find_hole(session, searched)
+        free = holes.find_hole(session, searched)
         neighbour = next_row(session, topic_id, partition, free) if free < searched.end else None
         if neighbour and neighbour.offset - free > FARTHEST and neighbour.age_s >= gap_timeout_s:
             yield Stray(topic_id, partition, free, neighbour.offset)

@@ -9,4 +9,6 @@ EXTENSION = Extension(
     commands={"notes": Command("acme.commands:notes", "Leave notes on topics, and list them.")},
     services="acme.services:services",
     pages="acme.pages:pages",
+    checks="acme.checks:checks",
+    metrics="acme.metrics:metrics",
 )

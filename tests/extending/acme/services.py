@@ -10,5 +10,5 @@ def sweep_notes(session, settings):
     return pause_s(sweep(session, 100), 100, settings)
 
 
-def services():
+def services(stream):
     return [sweep_notes]

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from emsworker import Ems, Message, Middleware
-from emsworker.observe.otel import OpenTelemetry
+from emsworker.integrations.opentelemetry import OpenTelemetry
 from tests.process.record import note
 
 provider = TracerProvider()

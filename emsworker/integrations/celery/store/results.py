@@ -103,6 +103,11 @@ def delete(session: Session, keys: Sequence[bytes]) -> None:
         session.change(_SQL.delete_results, {"keys": some})
 
 
+def count_late(session: Session, late_s: float, limit: int) -> int:
+    """Return the number of values that expired at least ``late_s`` seconds ago and still exist, up to ``limit``."""
+    return int(session.rows(_SQL.count_late, {"late_s": late_s, "limit": limit})[0][0])
+
+
 def sweep(session: Session, limit: int) -> int:
     """Delete at most ``limit`` expired values; returns how many."""
     return session.change(_SQL.delete_expired, {"limit": limit})

@@ -16,6 +16,11 @@ SELECT name, body FROM ems_celery_result WHERE name IN %(keys)s AND (expires_at 
 -- name: delete_results
 DELETE FROM ems_celery_result WHERE name IN %(keys)s
 
+-- name: count_late
+-- Values whose time was over a while ago; counted up to a limit, by the index on the time.
+SELECT COUNT(*) FROM (
+  SELECT 1 FROM ems_celery_result WHERE expires_at < NOW(6) - INTERVAL %(late_s)s SECOND LIMIT %(limit)s) r
+
 -- name: delete_expired
 -- Bounded batches, by the index on the time.
 DELETE FROM ems_celery_result WHERE expires_at <= NOW(6) ORDER BY expires_at LIMIT %(limit)s

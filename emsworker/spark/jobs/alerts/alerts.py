@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from emsworker.alarms.receivers import deliver
 from emsworker.arrow.profile import open_stream
-from emsworker.extending.administration import deliver
 from emsworker.extending.errors import ConfigError, EmsError, Problem
 from emsworker.extending.processes import forks
 from emsworker.extending.settings import whole

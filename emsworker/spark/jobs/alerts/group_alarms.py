@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from emsworker.extending.values import GONE, Alarm, Attempts, Metric, Rule, Step, advance, describe, evaluate
+from emsworker.alarms.machine import GONE, Attempts, Step, advance, describe, evaluate
+from emsworker.extending.values import Alarm, Metric, Rule
 
 RULES = {"consume_timeout": Metric.OLDEST, "lag": Metric.LAG, "error_rate": Metric.ERROR_RATE}
 """The rules that can be asked for: each is an option of its name, with the threshold."""

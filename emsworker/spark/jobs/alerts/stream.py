@@ -20,10 +20,11 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from emsworker.alarms.machine import Attempts
+from emsworker.alarms.measurements import measure
 from emsworker.arrow.profile import call
 from emsworker.extending.database import Session, server_now
-from emsworker.extending.stream import alarms as store
-from emsworker.extending.values import Attempts, Metric, Rule
+from emsworker.extending.values import Metric, Rule
 from emsworker.spark.jobs.alerts.group_alarms import GroupAlarms
 
 NAME = "ems_samples"
@@ -83,7 +84,7 @@ class SampleReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Later than the last sample in any case: an offset that does not change would be no new batch.
         now = max(server_now(session), (since or _NEVER) + timedelta(microseconds=1))
         found: dict[tuple[str, str], dict[str, float | Attempts]] = {}
-        for rule, values in store.measure(session, self._rules, now, since).items():
+        for rule, values in measure(session, self._rules, now, since).items():
             for place, value in values.items():
                 if not self._topics or place[0] in self._topics:
                     found.setdefault(place, {})[rule] = value

@@ -28,6 +28,7 @@ from emsworker.arrow.manifest import (
     File,
     Manifest,
     Part,
+    Sum,
     read_manifests,
     segment_path,
 )
@@ -35,9 +36,9 @@ from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.extending.database import Database
 from emsworker.extending.settings import whole
-from emsworker.extending.stream import Kept, Sum, retention, topics
-from emsworker.extending.stream import archive as store
+from emsworker.extending.stream import Kept, retention, topics
 from emsworker.extending.values import OffsetRange, counted, new_uid
+from emsworker.spark.jobs.archive import rows as store
 from emsworker.spark.jobs.archive.copying import copy, cut
 from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
 from emsworker.spark.jobs.archive.reading import (

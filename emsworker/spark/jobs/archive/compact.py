@@ -23,6 +23,7 @@ from emsworker.arrow.manifest import (
     File,
     Manifest,
     Part,
+    Sum,
     list_topics,
     manifest_path,
     read_all_manifests,
@@ -32,9 +33,8 @@ from emsworker.arrow.manifest import (
 from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.extending.database import Database
 from emsworker.extending.settings import whole
-from emsworker.extending.stream import Sum
-from emsworker.extending.stream import archive as store
 from emsworker.extending.values import counted, new_uid, parse_duration
+from emsworker.spark.jobs.archive import rows as store
 from emsworker.spark.jobs.archive.copying import FILE_OFFSETS, write_days
 from emsworker.spark.jobs.archive.iceberg import IcebergTables, open_tables
 from emsworker.spark.jobs.archive.reading import ArchiveDiffers, read_files, remove_unfinished, segment_prefix, written

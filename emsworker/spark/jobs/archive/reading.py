@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from emsworker.arrow.folder import Folder
-from emsworker.arrow.manifest import File, in_days, quoted, read_all_manifests, read_manifests, segment_path
+from emsworker.arrow.manifest import File, Sum, in_days, quoted, read_all_manifests, read_manifests, segment_path
 from emsworker.extending.errors import EmsError
-from emsworker.extending.stream import Sum
 from emsworker.spark.jobs.folder import open_folder
 
 

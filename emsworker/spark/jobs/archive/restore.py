@@ -13,11 +13,13 @@ from typing import Any
 
 from emsworker.arrow.profile import call
 from emsworker.extending.errors import DecodeError, EmsError
-from emsworker.extending.stream import SinkBatch, staging, topics
+from emsworker.extending.stream import topics
 from emsworker.extending.values import counted
+from emsworker.spark import staging
 from emsworker.spark.jobs.archive.choosing import Chosen, choose, find, job_name
 from emsworker.spark.jobs.job import Job, JobResult, WrongOption, option
 from emsworker.spark.jobs.session import prepared
+from emsworker.spark.staging import SinkBatch
 
 RESTORED_FROM, RESTORED_ID, RESTORED_BORN = "ems-restored-from", "ems-restored-id", "ems-restored-born"
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from emsworker.arrow import scan
 from emsworker.arrow.manifest import File, read_manifests
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import closing_session, open_stream
 from emsworker.extending.database import Database, server_now
 from emsworker.extending.stream import quality as store
-from emsworker.extending.stream import scan, topics
+from emsworker.extending.stream import topics
 from emsworker.extending.values import Group, OffsetRange, Topic, counted, plural
 from emsworker.spark.jobs.archive.auditing import ERROR, NOTE, AuditFinding, Trimmed, audit
 from emsworker.spark.jobs.archive.copying import cut, frame_of

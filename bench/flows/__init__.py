@@ -1,0 +1,1 @@
+"""Flows of EMS beside DBOS on PostgreSQL and Celery's canvas on Redis."""

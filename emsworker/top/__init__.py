@@ -1,0 +1,1 @@
+"""``ems top``: the groups of a stream, live on a terminal."""
