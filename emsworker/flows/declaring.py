@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from emsworker.extending.apps import Ems, check_function, full_name
-from emsworker.extending.errors import ConfigError, Problem
+from emsworker.extending.errors import ConfigError, InvalidName, Problem
 from emsworker.extending.settings import is_whole
 from emsworker.extending.values import check_name
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.handle import FlowHandle
-from emsworker.flows.rows import ENDED, encode_value
+from emsworker.flows.rows import ENDED, LONGEST_NAME, encode_value
 from emsworker.flows.stores import store_for
 from emsworker.flows.task import FlowTask
 
 _ATTEMPTS = 5
-_NOT_OPTIONS = ("bind", "transactional", "batch", "order")
+_NOT_OPTIONS = ("bind", "transactional", "batch", "order", "on_error")
 
 
 def declare(app: Ems, function: Any, name: str | None, version: int, options: dict[str, Any]) -> Any:
     """Declare the function of a flow; see :meth:`Ems.flow`."""
-    if not is_whole(version) or version < 1:
-        raise ConfigError([Problem("version", repr(version), "must be a whole number from 1")])
+    if not is_whole(version) or not 1 <= version < 1 << 32:
+        raise ConfigError([Problem("version", repr(version), "must be a whole number from 1 to 4294967295")])
     if wrong := [one for one in _NOT_OPTIONS if one in options]:
         raise ConfigError([Problem(one, repr(options[one]), "a flow has no such option") for one in wrong])
     topic, group = options.pop("topic", None), options.pop("group", None)
@@ -44,6 +44,8 @@ def declare(app: Ems, function: Any, name: str | None, version: int, options: di
 
 def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: str | None) -> None:
     """Give a flow a signal; see :meth:`Ems.signal`."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise InvalidName(f"signal {name!r:.200}: its name must be a text of 1 to {LONGEST_NAME} characters")
     encoded = encode_value(value, f"the value of signal {name!r}")
     store = store_for(app, topic or app.settings.topic)
     if transaction is not None:

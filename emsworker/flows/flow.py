@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from emsworker.extending.apps import Signature
 from emsworker.extending.errors import WrongArguments
@@ -14,7 +14,7 @@ from emsworker.extending.publishing import Transaction
 from emsworker.flows.canvas import Canvas
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
-from emsworker.flows.run import Run, Suspended, outcome_of, step_name
+from emsworker.flows.run import Run, outcome_of, step_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,16 +239,17 @@ class AsyncFlow(_Face):
         elif self.waits:
             self._idle.set()
 
-    def suspend(self) -> NoReturn:
+    def suspend(self) -> None:
         """Let the flow wait for all that its coroutines wait for.
 
         Raises:
             Suspended, RunAgain: as :meth:`Run.suspend`.
+            FlowChanged: the code no longer asks for all that was recorded.
         """
         steps = [number for _, some, _ in self.waits for number in some]
         signals = [name for _, _, some in self.waits for name in some]
+        self._run.history.check_all_asked()
         self._run.suspend(", ".join(dict.fromkeys(waits for waits, _, _ in self.waits)), steps=steps, signals=signals)
-        raise Suspended
 
 
 def _checked(part: Any) -> Signature[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -42,6 +42,7 @@ class KeptFlow:
     steps: dict[int, StepRow] = field(default_factory=dict)
     ends: dict[tuple[int, int], CallEnd] = field(default_factory=dict)
     signals: list[SignalRow] = field(default_factory=list)
+    taken: list[tuple[int, SignalRow]] = field(default_factory=list)
     values: list[tuple[int, bytes, datetime]] = field(default_factory=list)
     attributes: dict[str, str] = field(default_factory=dict)
 
@@ -62,6 +63,7 @@ class MemoryFlowStore:
         if number is not None:
             new.check_same(self._flows[number].row.name, self._flows[number].row.args)
             return False
+        self._undo_with(transaction, lambda: self._forget(new.key))
         number = self._keys[new.key] = next(self._numbers)
         now = self._broker.now()
         row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
@@ -81,9 +83,19 @@ class MemoryFlowStore:
         kept = self._flows[number]
         state = kept.row.state
         if state not in ENDED:
-            kept.signals.append(SignalRow(next(self._signals), name, value))
+            signal = SignalRow(next(self._signals), name, value)
+            self._undo_with(transaction, lambda: kept.signals.remove(signal))
+            kept.signals.append(signal)
             self.wake(transaction, number)
         return state
+
+    def _undo_with(self, transaction: Any, undo: Callable[[], object]) -> None:
+        """Have something undone if its transaction is rolled back."""
+        if transaction is not None:
+            self._broker.transactions.held_by(transaction).undo.append(undo)
+
+    def _forget(self, key: str) -> None:
+        del self._flows[self._keys.pop(key)]
 
     def wake(self, transaction: Any, number: int) -> None:
         """Send a message that runs a flow, if it waits."""
@@ -99,10 +111,12 @@ class MemoryFlowStore:
         message.delay_s = delay_s
         self._broker.send(kept.row.topic, [message], transaction)
 
-    def begin(self, number: int, owner: bytes) -> Loaded | None:
+    def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:
         """Begin a run of a flow; ``None`` if there is nothing to run."""
         kept = self._flows[number]
         row = kept.row
+        if after not in (None, row.run):
+            return None
         if row.state not in (READY, WAITING) and not (row.state == RUNNING and row.owner == owner):
             if row.state == FAILED and row.owner == owner:
                 raise row.rejection()
@@ -130,7 +144,8 @@ class MemoryFlowStore:
             kept.steps[step.number] = replace(step)
             if step in change.added:
                 kept.steps[step.number].pending = step.total
-        taken = {signal for signal, _ in change.taken}
+        taken = dict(change.taken)
+        kept.taken += [(taken[one.id], one) for one in kept.signals if one.id in taken]
         kept.signals = [one for one in kept.signals if one.id not in taken]
         kept.values += [(number, value, self._broker.now()) for number, value in change.emitted]
         if change.state is not None:
@@ -183,15 +198,19 @@ class MemoryFlowStore:
         row = self._flows[flow.id].row
         if row.state in ENDED:
             return False
-        row.state, row.waits, row.run, row.ended_at = CANCELLED, None, row.run + 1, self._broker.now()
+        self._cancel(row)
         self._tell_parent(row, CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled")))
-        for child in list(self._flows.values()):
-            if child.row.parent is not None and child.row.parent.startswith(f"{flow.id}."):
-                self.cancel(child.row)
         return True
 
+    def _cancel(self, row: FlowRow) -> None:
+        """Cancel a flow and those below it, whose calls stay open: a retry makes them again."""
+        row.state, row.waits, row.run, row.ended_at = CANCELLED, None, row.run + 1, self._broker.now()
+        for kept in self._flows.values():
+            if (kept.row.parent or "").startswith(f"{row.id}.") and kept.row.state not in ENDED:
+                self._cancel(kept.row)
+
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; false if it is no such flow now."""
+        """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.FlowStore.retry`."""
         kept = self._flows[flow.id]
         if kept.row.state not in (FAILED, CANCELLED):
             return False
@@ -203,6 +222,8 @@ class MemoryFlowStore:
         still_fails = any(one.kind == UNDONE for one in steps)
         kept.steps = {number: one for number, one in kept.steps.items() if number < first}
         kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}
+        kept.signals += [signal for number, signal in kept.taken if number >= first]
+        kept.taken = [one for one in kept.taken if one[0] < first]
         kept.row = replace(
             kept.row,
             state=READY,
@@ -211,7 +232,7 @@ class MemoryFlowStore:
             ended_at=None,
             deadline_at=None,
             run=kept.row.run + 1,
-            next_step=next_number(steps),
+            next_step=max(kept.row.next_step, next_number(steps)),
         )
         self._send_wake(kept)
         return True

@@ -20,7 +20,7 @@ class FlowStore(Protocol):
         """Give a flow a signal, and wake it if it waits."""
         ...
 
-    def begin(self, number: int, owner: bytes) -> Loaded | None:
+    def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:
         """Begin a run of a flow."""
         ...
 

@@ -19,7 +19,7 @@ RIGHTS = read_grid(
     ems_outbox        -         -       -     -       -       I
     """,
     {
-        "UPDATE ems_flow": {"producer": "id, state, owner, waits, changed_at"},
+        "UPDATE ems_flow": {"producer": "state, owner, waits, changed_at"},
         "SELECT ems_flow": {
             "viewer": "id, key, name, version, topic_id, state, run, waits, error_type, parent, started_at, "
             "changed_at, deadline_at, ended_at"

@@ -27,6 +27,7 @@ STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, UNDONE, EMIT, PATCH = (
     "patch",
 )
 MAX_VALUE_BYTES = 1 << 20
+LONGEST_NAME = 190
 _JSON = Decoder(("json",))
 
 
@@ -91,6 +92,11 @@ class StepRow:
     is_ended: bool = True
     topics: str | None = None
     took_s: float = 0.0
+
+
+def undo_name(noted: StepRow) -> str:
+    """Return the name of the call that undoes what was noted."""
+    return f"undo {noted.number}: {noted.name}"[:190]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +206,7 @@ class Change:
         waits: for what it waits.
         unless: steps and signals; if one of these steps has no call pending, or one of these signals is there, the flow
             does not wait, and nothing is written.
+        since: when the run began; the flow does not wait either if a time for which it waits has come since.
     """
 
     added: list[StepRow] = field(default_factory=list)
@@ -211,6 +218,7 @@ class Change:
     value: bytes | None = None
     failure: Failure | None = None
     unless: tuple[Sequence[int], Sequence[str]] = ((), ())
+    since: datetime | None = None
 
 
 @dataclass(slots=True)

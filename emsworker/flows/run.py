@@ -5,18 +5,21 @@ Both faces, the plain one and that of coroutines, stand on it. Its methods block
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from emsworker import Ignore
 from emsworker.extending.apps import Signature, Task, full_name
 from emsworker.extending.errors import (
     EmsError,
     EncodeError,
+    StoreUnavailable,
     TransactionRolledBack,
     WrongArguments,
     text_of,
@@ -24,13 +27,14 @@ from emsworker.extending.errors import (
 from emsworker.extending.processes import ticks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
-from emsworker.flows.errors import CallFailed, FlowChanged, SignalTimeout, StepFailed
+from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
 from emsworker.flows.history import History
 from emsworker.flows.places import call_uid, place_word
 from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import (
     CALL,
     EMIT,
+    LONGEST_NAME,
     PATCH,
     SLEEP,
     STEP,
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
 
 _TRIES = 5
+
+log = logging.getLogger(__name__)
 _inside: ContextVar[str | None] = ContextVar("ems_inside_step", default=None)
 
 
@@ -64,7 +70,11 @@ class Suspended(BaseException):
 
 
 class RunAgain(BaseException):
-    """What the flow was to wait for came while it went to wait: it is run again at once."""
+    """What the flow was to wait for came as it went to wait, or the store did not answer: it is run again at once."""
+
+
+class RunLost(Suspended):
+    """Another run has begun since, or the flow has ended: nothing more of this one is kept, so nothing more is run."""
 
 
 class Run:
@@ -85,6 +95,7 @@ class Run:
         self._signals = loaded.signals
         self._unwritten = Change()
         self.closed = False
+        self.left: BaseException | None = None
         self._changed: FlowChanged | None = None
 
     # -- steps that run here -------------------------------------------------------------------------------------------
@@ -104,9 +115,10 @@ class Run:
         row.value = encode_value(value, f"what step {row.name!r} returns")
         change = self._take(added=[row])
         if len(change.added) == 1 and not (change.ended or change.taken):
-            self.store.checkpoint(self.flow, row)
+            with self._answered():
+                self.store.checkpoint(self.flow, row)
         else:
-            self.store.write(self.flow, change)
+            self._write(change)
         return decode_value(row.value)
 
     def new_step(self, name: str) -> StepRow:
@@ -150,14 +162,55 @@ class Run:
         return decode_value(row.value)
 
     def _commit(self, write: Callable[[OutboxTransaction], None]) -> None:
+        own: list[StoreUnavailable] = []
+
+        def attempt() -> None:
+            with self.app.transaction() as transaction:
+                try:
+                    write(transaction)
+                except StoreUnavailable as error:  # of something that the step has called
+                    own.append(error)
+                    raise
+
         for tries in range(1, _TRIES + 1):
             try:
-                with self.app.transaction() as transaction:
-                    write(transaction)
+                attempt()
                 return
             except TransactionRolledBack:
                 if tries == _TRIES:
                     raise
+            except FlowLost as error:
+                self.leave(RunLost(str(error)))
+            except StoreUnavailable as error:
+                if error in own:
+                    raise
+                log.warning("flow %r is run again: %s", self.flow.key, error)
+                self.leave(RunAgain())  # perhaps it was committed: the history will tell
+
+    def leave(self, left: BaseException) -> NoReturn:
+        """Leave the function of the flow; what its ``finally`` and ``except`` ask for then is refused the same way.
+
+        Raises:
+            left: always.
+        """
+        self.left = left
+        raise left
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Leave the function if the store keeps nothing more, or does not answer: no ``except`` of it may go on."""
+        try:
+            yield
+        except FlowLost as error:
+            self.leave(RunLost(str(error)))
+        except StoreUnavailable as error:
+            log.warning("flow %r is run again: %s", self.flow.key, error)
+            self.leave(RunAgain())
+
+    def _write(self, change: Change) -> bool:
+        with self._answered():
+            return self.store.write(self.flow, change)
+        raise AssertionError("unreachable")
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -175,7 +228,12 @@ class Run:
             row = self._new(kind, name, total=len(signatures), pending=len(signatures), is_ended=not signatures)
             self._send(row, signatures, waits=f"{kind} {name}" if leaves and signatures else None)
             if leaves and signatures:
-                raise Suspended
+                self._left_waiting()
+        elif row.total != len(signatures):
+            raise FlowChanged(
+                f"the flow's code has changed: it asks for {len(signatures)} calls in {kind} {name!r} where "
+                f"{row.total} were recorded (step {row.number}); run it with the code and the values that it began with"
+            )
         if row.pending and leaves:
             self.suspend(f"{kind} {name}", steps=[row.number])
         return row
@@ -235,15 +293,24 @@ class Run:
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
-    def suspend(self, waits: str, *, steps: Sequence[int] = (), signals: Sequence[str] = ()) -> None:
+    def suspend(self, waits: str, *, steps: Sequence[int] = (), signals: Sequence[str] = ()) -> NoReturn:
         """Let the flow wait.
 
         Raises:
             Suspended: it waits from now on.
             RunAgain: one of these steps or signals is there already.
         """
-        change = self._take(state=WAITING, waits=waits[:190], unless=(steps, signals))
-        raise Suspended if self.store.write(self.flow, change) else RunAgain
+        change = self._take(state=WAITING, waits=waits, unless=(steps, signals), since=self.now)
+        self.leave(Suspended() if self._write(change) else RunAgain())
+
+    def _left_waiting(self) -> NoReturn:
+        """Leave the function after the flow has begun to wait.
+
+        The message of its deadline is not repeated if it comes while a run is under way, as it may have done just now.
+        """
+        deadline_at = self.flow.deadline_at
+        is_over = deadline_at is not None and deadline_at <= self.app.server_time(0.0)
+        self.leave(RunAgain() if is_over else Suspended())
 
     def sleep(self, seconds: float | str, *, leaves: bool) -> bool:
         """Return whether a sleep is over; a new one begins.
@@ -257,7 +324,7 @@ class Run:
             row = self._new(SLEEP, "sleep", is_ended=False, due_at=due_at)
             self._wait_until(row, "sleep" if leaves else None)
             if leaves:
-                raise Suspended
+                self._left_waiting()
         if not row.is_ended and row.due_at is not None and row.due_at <= self.now:
             self._end(row)
         if not row.is_ended and leaves:
@@ -301,7 +368,7 @@ class Run:
         """Record a step that waits, and send the message that runs the flow when its time has come."""
         change = self._take(added=[row], state=None if waits is None else WAITING, waits=waits)
         if row.due_at is None:
-            self.store.write(self.flow, change)
+            self._write(change)
             return
 
         def write(transaction: OutboxTransaction) -> None:
@@ -317,7 +384,7 @@ class Run:
         name = signature.task.name
         if self.find(UNDO, name) is None:
             row = self._new(UNDO, name)
-            row.value = encode_value([signature.args, signature.kwargs], f"the arguments of {name!r}")
+            row.value = encode_value([signature.args, signature.kwargs, signature.options], f"the call of {name!r}")
             self._unwritten.added.append(row)
 
     def emit(self, value: Any) -> None:
@@ -325,10 +392,11 @@ class Run:
         if self.find(EMIT, "emit") is None:
             row = self._new(EMIT, "emit")
             encoded = encode_value(value, "what the flow emits")
-            self.store.write(self.flow, self._take(added=[row], emitted=[(row.number, encoded)]))
+            self._write(self._take(added=[row], emitted=[(row.number, encoded)]))
 
     def patched(self, name: str) -> bool:
         """Return whether the flow began, or came here, with the code that asks this."""
+        self._check_open(PATCH, name)
         if self.history.knows(PATCH, name):
             self.find(PATCH, name)
             return True
@@ -345,18 +413,23 @@ class Run:
             FlowChanged: another one was recorded in its place.
             EmsError: it is asked for within another step, or when the run is over.
         """
-        if (outer := _inside.get()) is not None:
-            raise EmsError(f"{kind} {name!r} is asked for inside of step {outer!r}; a step takes no steps of its own")
-        if self.closed:
-            raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
-        if len(name) > 190:
-            raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most 190 characters")
+        self._check_open(kind, name)
         self.check_unchanged()
         try:
             return self.history.find(kind, name)
         except FlowChanged as error:
             self._changed = error  # a handler's `except Exception` must not let it go on
             raise
+
+    def _check_open(self, kind: str, name: str) -> None:
+        if self.left is not None:
+            raise self.left
+        if (outer := _inside.get()) is not None:
+            raise EmsError(f"{kind} {name!r} is asked for inside of step {outer!r}; a step takes no steps of its own")
+        if self.closed:
+            raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
+        if len(name) > LONGEST_NAME:
+            raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most {LONGEST_NAME} characters")
 
     def check_unchanged(self) -> None:
         """Raise if the flow has asked for something else than what was recorded, whatever became of that error.
@@ -435,7 +508,10 @@ def outcome_of(row: StepRow) -> Any:
     kind = _find_class(row.failure.kind)
     if kind is None:
         raise failed
-    error = kind.__new__(kind)
+    try:
+        error = kind.__new__(kind)
+    except TypeError:  # it is not made without arguments of its own, as ExceptionGroup
+        raise failed from None
     error.args = (row.failure.text,)
     raise error from failed
 
@@ -468,8 +544,11 @@ def step_name(function: Any) -> str:
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether a flow that ended with this error would end with it again: what was recorded cannot change."""
-    return isinstance(error, (StepFailed, FlowChanged, EncodeError, WrongArguments))
+    """Return whether a flow that ended with this error would end with it again: what was recorded cannot change.
+
+    Ignore ends it too: a flow that were neither tried again nor ended would stay where it is.
+    """
+    return isinstance(error, (StepFailed, FlowChanged, EncodeError, WrongArguments, Ignore))
 
 
 def _class_path(error: BaseException) -> str:

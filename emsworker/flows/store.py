@@ -55,6 +55,10 @@ class _Ready(Exception):
     """What the flow was to wait for is there."""
 
 
+class _Written(Exception):
+    """An earlier try was committed, and its answer lost: only the run itself ends or waits without a new run."""
+
+
 class FlowStore:
     """The flows of one stream.
 
@@ -124,6 +128,7 @@ class FlowStore:
         Returns:
             its state; ``None`` if there is no such flow. One that has ended gets no signal.
         """
+        self._run(transaction, _SQL.lock_flow, {"key": key})
         found = self._run(transaction, _SQL.find_by_key, {"key": key})
         if not found:
             return None
@@ -141,18 +146,24 @@ class FlowStore:
 
     # -- a run ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, number: int, owner: bytes) -> Loaded | None:
-        """Begin a run of a flow; ``None`` if there is nothing to run: it has ended, or another message runs it."""
+    def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:
+        """Begin a run of a flow; ``None`` if there is nothing to run: it has ended, or another message runs it.
+
+        Args:
+            owner: uid of the message that runs it.
+            after: the run that goes on with this one. If another has begun since, it was overtaken.
+        """
 
         def begin(session: Session) -> Loaded | None:
-            args = {"flow_id": number, "owner": owner}
+            args = {"flow_id": number, "owner": owner, "run": after}
             packet = session.packet()
             begun = packet.add(_SQL.begin_run, args)
             for statement in (_SQL.get_flow, _SQL.list_steps, _SQL.list_signals):
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
-                _refuse_failed(results[begun + 1].rows, owner)
+                if after is None:
+                    _refuse_failed(results[begun + 1].rows, owner)
                 return None
             flow, steps, signals = (result.rows for result in results[begun + 1 :])
             return Loaded(_flow(flow[0]), [_step(row) for row in steps], [*map(_signal, signals)], utc(flow[0][-1]))
@@ -200,7 +211,7 @@ class FlowStore:
         Raises:
             FlowLost: the run is not the present one.
         """
-        if change.state == WAITING and (change.unless[0] or change.unless[1]):
+        if change.state == WAITING and (change.unless[0] or change.unless[1] or change.since is not None):
             return self._wait(flow, change)
 
         def write(session: Session) -> None:
@@ -216,16 +227,24 @@ class FlowStore:
         try:
             self._database.call(lambda session: session.retry_on_conflict(lambda: write(session)))
         except AssertionBroken:
+            if change.state is not None and self._is_present(flow):
+                return True
             raise _lost(flow) from None
         except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
             return True
         return True
+
+    def _is_present(self, flow: FlowRow) -> bool:
+        """Return whether no other run has begun: then an earlier try was committed, and its answer lost."""
+        return self._database.call(lambda session: session.rows(_SQL.get_run, {"flow_id": flow.id})) == ((flow.run,),)
 
     def _wait(self, flow: FlowRow, change: Change) -> bool:
         """Let a flow wait, unless what it is to wait for is there."""
 
         def wait(session: Session) -> None:
             if not session.change(_SQL.fence, {"flow_id": flow.id, "run": flow.run}):
+                if session.rows(_SQL.get_run, {"flow_id": flow.id}) == ((flow.run,),):
+                    raise _Written
                 raise _lost(flow)
             if session.rows(*_count_ready(flow, change))[0][0]:
                 raise _Ready
@@ -236,7 +255,7 @@ class FlowStore:
             self._database.call(lambda session: session.transaction(wait))
         except _Ready:
             return False
-        except Duplicate:
+        except (Duplicate, _Written):
             return True
         return True
 
@@ -269,16 +288,20 @@ class FlowStore:
             ]
             yield insertion(_SQL.insert_values, rows)
         if change.state is not None:
-            args: dict[str, Any] = {"state": change.state, "waits": change.waits, "value": change.value}
+            args: dict[str, Any] = {
+                "state": change.state,
+                "waits": (change.waits or "")[:190] or None,
+                "value": change.value,
+            }
             args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
         if change.state in ENDED:
-            yield from self._end_of_flow(flow, CallEnd(0, change.value, change.failure or flow.failure))
+            yield from self._tell_parent(flow.parent, CallEnd(0, change.value, change.failure or flow.failure))
 
-    def _end_of_flow(self, flow: FlowRow, end: CallEnd) -> Iterable[Sql]:
-        """Yield what tells the flow that has called this one."""
-        if flow.parent is not None:
-            parent, step, number = map(int, flow.parent.split("."))
+    def _tell_parent(self, place: str | None, end: CallEnd) -> Iterable[Sql]:
+        """Yield what tells the flow that has called one of its end."""
+        if place is not None:
+            parent, step, number = map(int, place.split("."))
             yield from end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
@@ -319,8 +342,7 @@ class FlowStore:
         """Cancel a flow and those below it; return their numbers."""
         if not session.change(_SQL.cancel, {"flow_id": flow.id}):
             return []
-        end = CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled"))
-        for statement in self._end_of_flow(flow, end):
+        for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
             session.execute(statement)
         cancelled = [flow.id]
         for number in cancelled:  # it grows meanwhile
@@ -330,6 +352,8 @@ class FlowStore:
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
         """Run a flow again that has failed or was cancelled; false if it is no such flow now, or its steps were undone.
+
+        One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds.
 
         Args:
             step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
@@ -353,6 +377,10 @@ class FlowStore:
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
+
+
+def _cancelled(key: str) -> CallEnd:
+    return CallEnd(0, None, Failure("FlowCancelled", f"flow {key!r} was cancelled"))
 
 
 def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Sequence[Sequence[Any]]:
@@ -449,8 +477,8 @@ def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
 
 def _count_ready(flow: FlowRow, change: Change) -> tuple[Sql, dict[str, Any]]:
     steps, signals = change.unless
-    args = {"flow_id": flow.id, "steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
-    return _SQL.count_ready, args
+    args: dict[str, Any] = {"steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
+    return _SQL.count_ready, args | {"flow_id": flow.id, "since": change.since and change.since.replace(tzinfo=None)}
 
 
 def _values(step: StepRow) -> dict[str, Any]:

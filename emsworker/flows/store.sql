@@ -1,8 +1,9 @@
 -- name: insert_flow
--- On a connection of any driver, in any database. A flow that exists is left as it is.
-INSERT INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+-- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
+-- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
-  UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND) ON DUPLICATE KEY UPDATE id = id
+  UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
 -- name: send_first
 -- The message that begins a flow, if that was stored just before; the owner is new each time.
@@ -21,13 +22,15 @@ INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id)
 SELECT %(name)s, %(value)s, id FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: find_started
-SELECT owner, name, args FROM %(database)s.ems_flow WHERE `key` = %(key)s
+-- Locked by the INSERT already; a plain read might be of a snapshot in which the flow is not yet there.
+SELECT owner, name, args FROM %(database)s.ems_flow WHERE `key` = %(key)s LOCK IN SHARE MODE
 
 -- name: begin_run
 -- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that
--- has failed is run again if its dead letter is requeued.
+-- has failed is run again if its dead letter is requeued. A run that goes on names itself: it takes nothing back.
 UPDATE ems_flow SET state = 'running', run = run + 1, owner = %(owner)s, waits = NULL, changed_at = NOW(6)
 WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' AND owner = %(owner)s))
+  AND (%(run)s IS NULL OR run = %(run)s)
 
 -- name: get_flow
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
@@ -88,9 +91,20 @@ UPDATE ems_flow SET state = %(state)s, waits = %(waits)s, value = %(value)s,
   ended_at = IF(%(is_ended)s, NOW(6), NULL) WHERE id = %(flow_id)s
 
 -- name: count_ready
--- Read after the flow's row was locked: what becomes ready later finds the flow waiting.
+-- Read after the flow's row was locked: what becomes ready later finds the flow waiting. A message whose time came while
+-- the run was under way was passed over, so times that have come since it began count too.
 SELECT (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step IN %(steps)s AND pending = 0)
   + (SELECT COUNT(*) FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND name IN %(signals)s AND step IS NULL)
+  + (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at > %(since)s AND due_at <= NOW(6))
+  + (SELECT COUNT(*) FROM ems_flow WHERE id = %(flow_id)s AND deadline_at > %(since)s AND deadline_at <= NOW(6))
+
+-- name: lock_flow
+-- Held until a signal is committed, at any isolation level: a flow that goes to wait meanwhile sees the signal. It also
+-- makes the state that is read next the present one.
+UPDATE %(database)s.ems_flow SET changed_at = UTC_TIMESTAMP(6) WHERE `key` = %(key)s
+
+-- name: get_run
+SELECT run FROM ems_flow WHERE id = %(flow_id)s
 
 -- name: insert_ends
 -- IGNORE: a call that is run again, because its dead letter was requeued for example, ends only once.
@@ -104,6 +118,8 @@ UPDATE ems_flow_step SET pending = pending - ROW_COUNT(), ended_at = IF(pending 
 WHERE flow_id = %(flow_id)s AND step = %(step)s
 
 -- name: wake_joined
+-- Both rows are read by constants, so the flow's stays locked until the ack is committed, also while it runs: a flow that
+-- goes to wait meanwhile sees that the call has ended.
 UPDATE ems_flow_step s STRAIGHT_JOIN ems_flow f ON f.id = s.flow_id
 SET f.state = 'ready', f.owner = %(owner)s, f.waits = NULL, f.changed_at = NOW(6)
 WHERE s.flow_id = %(flow_id)s AND s.step = %(step)s AND s.pending = 0 AND f.state = 'waiting'
@@ -140,7 +156,7 @@ SELECT state FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cance
 -- name: reopen
 UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = IF(%(still_fails)s, error_type, NULL),
   error = IF(%(still_fails)s, error, NULL), ended_at = NULL, deadline_at = NULL,
-  run = run + 1, changed_at = NOW(6), next_step = %(next_step)s WHERE id = %(flow_id)s
+  run = run + 1, changed_at = NOW(6), next_step = GREATEST(next_step, %(next_step)s) WHERE id = %(flow_id)s
 
 -- name: delete_steps
 DELETE FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step >= %(step)s

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task
@@ -15,11 +16,11 @@ from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
 from emsworker.flows.handle import FlowHandle
 from emsworker.flows.port import FlowStore
-from emsworker.flows.rows import DONE, FAILED, WAITING, Change, Failure, Loaded, decode_value, encode_value
-from emsworker.flows.run import Run, RunAgain, Suspended, is_final
+from emsworker.flows.rows import DONE, FAILED, RUNNING, WAITING, Change, Failure, Loaded, decode_value, encode_value
+from emsworker.flows.run import Run, RunAgain, RunLost, Suspended, is_final
 from emsworker.flows.starting import FLOW_HEADER, new_flow, send_wake, start
 from emsworker.flows.stores import store_for
-from emsworker.flows.undoing import undo_next
+from emsworker.flows.undoing import undo_all
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +55,9 @@ class FlowTask(Task[P, R], Generic[P, R]):
         """
         if version in self._functions:
             raise ConfigError([Problem("flow", self.name, f"version {version} of it is declared already")])
+        if iscoroutinefunction(function) != self.is_async:
+            fix = "all versions of a flow are async def functions, or none is; give this one another name"
+            raise ConfigError([Problem("flow", self.name, fix)])
         self._functions[version] = function
         self.version = max(self._functions)
         self.function = self.__wrapped__ = self._functions[self.version]
@@ -145,61 +149,70 @@ class FlowTask(Task[P, R], Generic[P, R]):
     def _start_called(self, message: Message) -> None:
         try:
             args, kwargs = message.body
-            new = new_flow(self, tuple(args), dict(kwargs), message.id)
+            args, kwargs = tuple(args), dict(kwargs)
         except (TypeError, ValueError):
             raise DecodeError(f"the body of {message.id} is not a call of a flow: it must be [args, kwargs]") from None
-        start(self.store, self, new)
+        start(self.store, self, new_flow(self, args, kwargs, message.id))
 
     def _run(self, number: int, message: Message) -> None:
         """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
-        while (loaded := self._begin(number, message)) is not None:
-            run = Run(self, self.store, loaded, in_order=True)
-            try:
-                self._run_once(run, message)
-                return
-            except RunAgain:
-                continue
-            except (Suspended, FlowLost) as left:
-                _log_lost(left)
-                return
-            finally:
-                run.closed = True
+        after = None
+        try:
+            while (loaded := self._begin(number, message, after)) is not None:
+                after = loaded.flow.run
+                run = Run(self, self.store, loaded, in_order=True)
+                try:
+                    return self._run_once(run, message)
+                except RunAgain:
+                    continue
+                finally:
+                    run.closed = True
+        except (Suspended, FlowLost) as left:
+            _log_left(left)
 
     def _run_once(self, run: Run, message: Message) -> None:
         args, kwargs = decode_value(run.flow.args)
         try:
             _check_deadline(run)
-            self._finish(run, self._functions[run.flow.version](Flow(run, message.attempt), *args, **kwargs))
+            value = self._functions[run.flow.version](Flow(run, message.attempt), *args, **kwargs)
+            _check_left(run)
+            self._finish(run, value)
         except FlowLost:
             raise
         except Exception as error:
+            _check_left(run)
             self._fail(run, message, error)
 
     async def _arun(self, number: int, message: Message) -> None:
-        pool = self.flow_app.pool
-        while (loaded := await pool.run(partial(self._begin, number, message))) is not None:
-            run = Run(self, self.store, loaded, in_order=False)
-            try:
-                await self._await_once(run, message)
-                return
-            except RunAgain:
-                continue
-            except (Suspended, FlowLost) as left:
-                _log_lost(left)
-                return
-            finally:
-                run.closed = True
+        pool, after = self.flow_app.pool, None
+        try:
+            while (loaded := await pool.run(partial(self._begin, number, message, after))) is not None:
+                after = loaded.flow.run
+                run = Run(self, self.store, loaded, in_order=False)
+                try:
+                    return await self._await_once(run, message)
+                except RunAgain:
+                    continue
+                finally:
+                    run.closed = True
+        except (Suspended, FlowLost) as left:
+            _log_left(left)
 
     async def _await_once(self, run: Run, message: Message) -> None:
         pool = self.flow_app.pool
         try:
             _check_deadline(run)
             value = await self._await(run, message)
+            _check_left(run)
             await pool.run(partial(self._finish, run, value))
         except FlowLost:
             raise
         except Exception as error:
+            _check_left(run)
             await pool.run(partial(self._fail, run, message, error))
+        except BaseExceptionGroup:  # in which a TaskGroup has wrapped it
+            _check_left(run)
+            raise
 
     async def _await(self, run: Run, message: Message) -> Any:
         """Await the function until it ends, or all of it waits."""
@@ -221,14 +234,14 @@ class FlowTask(Task[P, R], Generic[P, R]):
             await asyncio.gather(main, waits, return_exceptions=True)
         raise AssertionError("unreachable")
 
-    def _begin(self, number: int, message: Message) -> Loaded | None:
-        """Begin a run; ``None`` if there is nothing to run here and now."""
+    def _begin(self, number: int, message: Message, after: int | None) -> Loaded | None:
+        """Begin a run of a flow, or go on after one; ``None`` if there is nothing to run here and now."""
         store = self.store
-        loaded = store.begin(number, message.uid)
+        loaded = store.begin(number, message.uid, after)
         if loaded is None:
             return None
         if loaded.flow.failure is not None:
-            undo_next(self, store, loaded)
+            undo_all(self, store, loaded, message.uid)
             return None
         if loaded.flow.version not in self._functions:
             self._leave_to_others(store, loaded)
@@ -264,15 +277,21 @@ class FlowTask(Task[P, R], Generic[P, R]):
             raise error
         run.forget_failure()
         failure = self.failure_of(error)
-        if run.undoable() and not isinstance(error, FlowChanged):  # its code is to be repaired, not its deeds undone
-            run.finish(state=WAITING, waits="undo", failure=failure)
-            loaded = self.store.begin(run.flow.id, message.uid)
+        if run.undoable() and not isinstance(error, FlowChanged):  # that is mended by code, and the flow resumed
+            run.finish(state=RUNNING, failure=failure)  # still this run's, until another message is to go on
+            loaded = self.store.begin(run.flow.id, message.uid, run.flow.run)
             if loaded is not None:
-                undo_next(self, self.store, loaded)
+                undo_all(self, self.store, loaded, message.uid)
             return
         run.finish(self.last_calls(error), state=FAILED, failure=failure)
         run.flow.failure = failure
         raise run.flow.rejection() from error
+
+
+def _check_left(run: Run) -> None:
+    """Go on with what the function was left with, if it has swallowed that."""
+    if run.left is not None:
+        raise run.left
 
 
 def _check_deadline(run: Run) -> None:
@@ -289,8 +308,8 @@ def _number_in(message: Message) -> int:
         raise DecodeError(f"the body of {message.id} names no flow") from None
 
 
-def _log_lost(left: BaseException) -> None:
-    if isinstance(left, FlowLost):
+def _log_left(left: BaseException) -> None:
+    if isinstance(left, (FlowLost, RunLost)):
         log.info("%s", left)
 
 

@@ -6,30 +6,50 @@ from typing import TYPE_CHECKING, Any
 
 from emsworker.extending.apps import Signature
 from emsworker.flows.port import FlowStore
-from emsworker.flows.rows import FAILED, UNDO, UNDONE, WAITING, Change, Failure, Loaded, StepRow, decode_value
+from emsworker.flows.rows import (
+    FAILED,
+    UNDO,
+    UNDONE,
+    WAITING,
+    Change,
+    Failure,
+    Loaded,
+    StepRow,
+    decode_value,
+    undo_name,
+)
 from emsworker.flows.run import Run
 
 if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
 
 
-def undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> None:
-    """Make the next call that undoes something, or end the flow if none is left.
+def undo_all(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, owner: bytes) -> None:
+    """Go on with undoing a flow until it waits for a call, or has ended.
+
+    Args:
+        owner: uid of the message that runs it.
 
     Raises:
         Reject: the flow has ended; its message becomes a dead letter, which names it.
     """
+    again: Loaded | None = loaded
+    while again is not None and not _undo_next(task, store, again):
+        again = store.begin(loaded.flow.id, owner, again.flow.run)
+
+
+def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bool:
+    """Make the next call that undoes something, or end the flow if none is left; false if the call has ended by now."""
     flow, failure = loaded.flow, loaded.flow.failure
     assert failure is not None, "only a flow that has failed is undone"
     made = {row.name: row for row in loaded.steps if row.kind == UNDONE}
     for noted in reversed([row for row in loaded.steps if row.kind == UNDO]):
-        row = made.get(_name(noted))
+        row = made.get(undo_name(noted))
         if row is None:
             _make(task, store, loaded, noted)
-            return
+            return True
         if row.pending:
-            store.write(flow, Change(state=WAITING, waits=row.name, unless=([row.number], [])))
-            return
+            return store.write(flow, Change(state=WAITING, waits=row.name, unless=([row.number], [])))
         (end,) = store.ends_of(flow, row)
         if end.failure is not None:
             reason = f"{row.name} failed: {end.failure.kind}: {end.failure.text}"
@@ -40,15 +60,11 @@ def undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> Non
     raise flow.rejection()
 
 
-def _name(noted: StepRow) -> str:
-    return f"undo {noted.number}: {noted.name}"[:190]
-
-
 def _make(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, noted: StepRow) -> None:
-    args, kwargs = decode_value(noted.value)
-    signature: Signature[Any] = Signature(task.task_named(noted.name), tuple(args), kwargs)
+    args, kwargs, options = decode_value(noted.value)
+    signature: Signature[Any] = Signature(task.task_named(noted.name), tuple(args), kwargs, options)
     run = Run(task, store, loaded, in_order=False)
-    row = StepRow(run.history.new_number(), UNDONE, _name(noted), total=1, pending=1, is_ended=False)
+    row = StepRow(run.history.new_number(), UNDONE, undo_name(noted), total=1, pending=1, is_ended=False)
     change = Change(added=[row], state=WAITING, waits=row.name)
     with task.flow_app.transaction() as transaction:
         run.send_calls(transaction, row, [signature])

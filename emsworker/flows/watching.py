@@ -33,6 +33,7 @@ class OpenFlow:
     """A flow that has not ended.
 
     Attributes:
+        parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
         fails: it has failed, and its steps are undone.
     """
 
@@ -41,6 +42,7 @@ class OpenFlow:
     run: int
     owner: bytes
     topic_id: int
+    parent: str | None
     fails: bool
 
 
@@ -88,8 +90,20 @@ class WatchFlows:
         if session.rows(_SQL.has_undo, args):
             session.execute(_SQL.note_failure, args)
             self._wake(session, flow, f"it has failed: {failure.text}")
-        elif session.change(_SQL.fail_lost, args | _guard(flow)):
+        elif session.transaction(lambda session: self._fail(session, flow, args | _guard(flow), failure)):
             log.error("flow %d has failed: %s: %s", flow.id, failure.kind, failure.text)
+
+    def _fail(self, session: Session, flow: OpenFlow, args: dict[str, object], failure: Failure) -> bool:
+        """Let a flow fail, and tell the one that has called it."""
+        if not session.change(_SQL.fail_lost, args):
+            return False
+        if flow.parent is not None:
+            parent, step, number = map(int, flow.parent.split("."))
+            for statement in end_statements(
+                identifier(session.database), parent, step, [CallEnd(number, None, failure)]
+            ):
+                session.execute(statement)
+        return True
 
     def _wake(self, session: Session, flow: OpenFlow, why: str) -> None:
         def wake(session: Session) -> bool:

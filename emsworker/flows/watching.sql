@@ -1,6 +1,6 @@
 -- name: list_quiet
 -- Flows of a state that nothing has changed for a while, a page at a time.
-SELECT id, state, run, owner, topic_id, error_type IS NOT NULL, changed_at FROM ems_flow FORCE INDEX (state)
+SELECT id, state, run, owner, topic_id, parent, error_type IS NOT NULL, changed_at FROM ems_flow FORCE INDEX (state)
 WHERE state = %(state)s AND changed_at >= %(after)s AND (changed_at > %(after)s OR id > %(after_id)s)
 AND changed_at < NOW(6) - INTERVAL %(quiet_s)s SECOND ORDER BY changed_at, id LIMIT %(limit)s
 

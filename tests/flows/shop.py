@@ -162,3 +162,18 @@ def calls_a_crash(flow: Flow, n: int) -> str:
 @app.flow
 def calls(flow: Flow, count: int) -> int:
     return sum(flow.call(book.s(number)) for number in range(count))
+
+
+@app.flow
+def waits(flow: Flow) -> Any:
+    return flow.wait_for("go")
+
+
+@app.flow
+def middle(flow: Flow) -> Any:
+    return flow.call(waits.s())
+
+
+@app.flow
+def grandparent(flow: Flow) -> Any:
+    return flow.gather([middle.s(), waits.s()])

@@ -34,10 +34,15 @@ class NoConnection:
 
 @dataclass
 class HeldSend:
-    """Messages that an open transaction has sent, and the previous holders of the keys that it took."""
+    """Messages that an open transaction has sent, and the previous holders of the keys that it took.
+
+    Attributes:
+        undo: called, the last first, if it is rolled back.
+    """
 
     messages: list[tuple[Topic, NewMessage]] = field(default_factory=list)
     keys: dict[DedupPlace, Holder | None] = field(default_factory=dict)
+    undo: list[Callable[[], object]] = field(default_factory=list)
 
 
 class Transactions:
@@ -62,6 +67,8 @@ class Transactions:
             connection.commit()
         except BaseException:
             self._on_rollback(held)
+            for undo in reversed(held.undo):
+                undo()
             connection.rollback()
             raise
         finally:

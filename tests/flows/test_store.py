@@ -1,0 +1,235 @@
+"""The rows of flows on a real server: what two transactions do to each other, one statement at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+import pytest
+
+from emsworker import Ems
+from emsworker.flows import FlowExists
+from emsworker.flows.errors import FlowLost
+from emsworker.flows.places import call_uid
+from emsworker.flows.rows import CANCELLED, DONE, RUNNING, WAITING, CallEnd, Change, Failure, Loaded, StepRow
+from emsworker.flows.store import FlowStore, end_statements
+from emsworker.flows.stores import store_for
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.sql import Sql
+from tests.flows import shop as flows
+from tests.process.stream import Stream
+from tests.support.proxy import Cut, proxied
+from tests.support.roles import users
+from tests.support.servers import connect
+from tests.support.waiting import until
+
+OWNER = b"o" * 16
+
+
+@pytest.fixture
+def store(shop: Ems) -> FlowStore:
+    found = store_for(shop, "default")
+    assert isinstance(found, FlowStore)
+    return found
+
+
+def begun(store: FlowStore, key: str = "f", owner: bytes = OWNER) -> Loaded:
+    """A flow of that id, and a run of it."""
+    flows.waits.start(id=key)
+    flow = store.find(key)
+    assert flow is not None
+    loaded = store.begin(flow.id, owner)
+    assert loaded is not None
+    return loaded
+
+
+@contextmanager
+def other(stream: Stream, isolation: str = "READ COMMITTED") -> Iterator[Any]:
+    """A connection in a transaction of its own."""
+    with connect(stream.url) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+        connection.begin()
+        yield connection
+
+
+class InThread(threading.Thread):
+    """Some work in a thread of its own."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self._found: list[Any] = []
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found.append(self._work())
+        except BaseException as error:
+            self._found.append(error)
+
+    def wait(self) -> Any:
+        """Return what the work has returned, or the error that ended it."""
+        self.join(60)
+        return self._found[0]
+
+
+def is_blocked(stream: Stream) -> bool:
+    """Whether somebody waits for a lock; an administrator's question."""
+    with connect(stream.server.admin_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_signal_that_is_not_committed_yet_is_not_missed_by_a_flow_that_goes_to_wait(
+    stream: Stream, shop: Ems, store: FlowStore
+) -> None:
+    for number, isolation in enumerate(("READ COMMITTED", "REPEATABLE READ")):
+        loaded = begun(store, f"f{number}")
+        change = Change(
+            [StepRow(1, "wait", "go", is_ended=False)], state=WAITING, waits="signal go", unless=([], ["go"])
+        )
+        with other(stream, isolation) as connection:
+            shop.signal(f"f{number}", "go", 1, transaction=connection)
+            write = InThread(lambda loaded=loaded, change=change: store.write(loaded.flow, change))
+            until(lambda write=write: is_blocked(stream) or not write.is_alive(), 60, "it is blocked, or over")
+            connection.commit()
+        assert write.wait() is False, "the signal is there: the flow is run again"
+
+
+def test_the_end_of_the_last_call_is_not_missed_by_a_flow_that_goes_to_wait(
+    stream: Stream, shop: Ems, store: FlowStore
+) -> None:
+    loaded = begun(store)
+    store.write(loaded.flow, Change([StepRow(1, "gather", "label", 1, 1, is_ended=False)]))
+    change = Change(state=WAITING, waits="gather label", unless=([1], []))
+    with other(stream) as connection, connection.cursor() as cursor:
+        database = Sql(f"`{stream.url.rsplit('/', 1)[1]}`")
+        for statement in end_statements(database, loaded.flow.id, 1, [CallEnd(0, b"1", None)]):
+            cursor.execute(statement)  # an ack, before its commit: the flow runs, so it is not woken
+        write = InThread(lambda: store.write(loaded.flow, change))
+        until(lambda: is_blocked(stream) or not write.is_alive(), 60, "it is blocked, or over")
+        connection.commit()
+    assert write.wait() is False, "the call has ended: the flow is run again"
+
+
+def test_a_time_that_comes_during_a_run_is_not_missed(stream: Stream, shop: Ems, store: FlowStore) -> None:
+    loaded = begun(store)
+    due_at = shop.server_time(0.2)
+    store.write(loaded.flow, Change([StepRow(1, "sleep", "sleep", is_ended=False, due_at=due_at)]))
+    until(lambda: shop.server_time(0.0) >= due_at, 10, "the time has come")
+    assert store.begin(loaded.flow.id, b"t" * 16) is None, "its message is passed over: a run is under way"
+    assert not store.write(loaded.flow, Change(state=WAITING, waits="sleep", since=loaded.now))
+    again = store.begin(loaded.flow.id, OWNER)
+    assert again is not None and again.now >= due_at
+    assert store.write(again.flow, Change(state=WAITING, waits="sleep", since=again.now)), "it has seen the time"
+
+
+def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Stream, shop: Ems) -> None:
+    with other(stream, "REPEATABLE READ") as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT COUNT(*) FROM ems_flow")  # from now on its reads are of this moment
+        flows.waits.start(id="f")
+        try:
+            assert not flows.waits.start(id="f", transaction=connection).created
+        except pymysql.err.OperationalError as error:
+            assert error.args[0] == 1020, error  # MariaDB's innodb_snapshot_isolation
+
+
+def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stream, shop: Ems) -> None:
+    with proxied(stream.url) as (proxy, url):
+        store = FlowStore(Database(url), shop.stream_of("default").outbox)
+        for number, end in enumerate((Change(state=WAITING, waits="x"), Change(state=DONE, value=b"1"))):
+            loaded = begun(store, f"f{number}")
+            proxy.arm(b"COMMIT", Cut.AFTER)
+            assert store.write(loaded.flow, end)
+            assert not proxy.armed
+            row = store.find(f"f{number}")
+            assert row is not None and row.state == end.state
+            with pytest.raises(FlowLost):
+                store.write(loaded.flow, Change([StepRow(1, "emit", "emit")]))
+
+
+def test_numbers_of_steps_are_not_used_again(stream: Stream, shop: Ems, store: FlowStore) -> None:
+    loaded = begun(store)
+    failure = Failure("ValueError", "x")
+    store.write(loaded.flow, Change([StepRow(1, "step", "s"), StepRow(2, "call", "label", 1, 1, is_ended=False)]))
+    with shop.transaction() as transaction:
+        database = Sql(f"`{stream.url.rsplit('/', 1)[1]}`")
+        for statement in end_statements(database, loaded.flow.id, 2, [CallEnd(0, None, failure)]):
+            transaction.execute(statement)
+    store.write(loaded.flow, Change(state="failed", failure=failure))
+    for _ in range(2):
+        row = store.find("f")
+        assert row is not None and store.retry(row)
+        again = store.begin(row.id, OWNER)
+        assert again is not None and [step.number for step in again.steps] == [1] and again.flow.next_step == 3
+        store.write(again.flow, Change(state="failed", failure=failure))
+
+
+def test_a_cancel_goes_down_and_a_retry_calls_again(stream: Stream, shop: Ems, store: FlowStore) -> None:
+    stream.worker("tests.flows.shop:app")
+    handle = flows.grandparent.start(id="g")
+    until(lambda: _states(stream) == ["waiting"] * 4, 30, stream.logs())
+    assert handle.cancel() and not handle.cancel()
+    assert _states(stream) == [CANCELLED] * 4
+    assert handle.retry()
+    until(lambda: sorted(_states(stream)) == [CANCELLED] * 3 + ["waiting"] * 4, 30, stream.logs())
+    for (key,) in stream.rows("SELECT `key` FROM ems_flow WHERE state = 'waiting' AND waits LIKE 'signal%%'"):
+        shop.signal(key, "go", 5)
+    assert handle.get(30) == [5, 5]
+
+
+def _states(stream: Stream) -> list[str]:
+    return [row[0] for row in stream.rows("SELECT state FROM ems_flow ORDER BY id")]
+
+
+def test_uids_of_calls_differ() -> None:
+    numbers = (0, 1, 2, 4095, 4096, 1 << 29)
+    places = [(flow, step, number) for flow in (1, 2) for step in (1, 2, 4096, 4097, 8193) for number in numbers]
+    assert len({call_uid(*place) for place in places}) == len(places)
+
+
+def test_only_the_present_run_writes(stream: Stream, shop: Ems, store: FlowStore) -> None:
+    zombie = begun(store)
+    present = store.begin(zombie.flow.id, OWNER)
+    assert present is not None and present.flow.state == RUNNING
+    with pytest.raises(FlowLost):
+        store.checkpoint(zombie.flow, StepRow(1, "step", "s", value=b"1"))
+    for change in (Change([StepRow(1, "emit", "e")]), Change(state=DONE), Change(state=WAITING)):
+        with pytest.raises(FlowLost):
+            store.write(zombie.flow, change)
+    with pytest.raises(FlowLost), shop.transaction() as transaction:
+        transaction.execute("INSERT INTO effect (n, pid) VALUES (1, 1)")
+        store.write_in(transaction, zombie.flow, Change([StepRow(1, "transaction", "t")]))
+    assert not stream.rows("SELECT * FROM effect") and not store.steps_of(present.flow)
+
+
+def test_an_id_with_other_arguments_is_refused_in_the_callers_transaction(stream: Stream, shop: Ems) -> None:
+    flows.order.start(1, id="f")
+    with other(stream) as connection, pytest.raises(FlowExists, match="other arguments"):
+        flows.order.start(2, id="f", transaction=connection)
+
+
+def test_each_role_may_do_its_part(stream: Stream) -> None:
+    with users(stream.server, stream.url) as make:
+        own = [f"SELECT, INSERT ON `{stream.url.rsplit('/', 1)[1]}`.effect"]
+        worker = make("worker", ["auto-create", "beat"], own)
+        stream.worker("tests.flows.shop:app", {"url": worker})
+        before = flows.app.settings.url
+        flows.app.reconfigure(url=make("producer", ["auto-create"]))
+        try:
+            flows.grandparent.start(id="g", timeout="1h")
+            assert flows.waits.start(id="w", attributes={"customer": 17}).created
+            assert not flows.waits.start(id="w").created
+            with pytest.raises(FlowExists):
+                flows.middle.start(id="w")
+            until(lambda: _states(stream) == ["waiting"] * 5, 60, stream.logs())
+            for (key,) in stream.rows("SELECT `key` FROM ems_flow WHERE waits LIKE 'signal%%'"):
+                flows.app.signal(key, "go", 5)
+            until(lambda: _states(stream) == [DONE] * 5, 60, stream.logs())
+        finally:
+            flows.app.close()
+            flows.app.reconfigure(url=before)
