@@ -16,7 +16,7 @@ from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
 from emsworker.flows.places import call_uid
-from emsworker.flows.rows import CALL, GATHER, Failure, StepRow
+from emsworker.flows.rows import CALL, GATHER, StepRow, StoredError
 from emsworker.flows.starting import child_key
 from emsworker.flows.task import FlowTask
 from emsworker.flows.tree import Given, Node, TreeWriter, arguments, first_calls, read_options, taken_of_error
@@ -47,9 +47,11 @@ class CanvasTask(FlowTask[..., Any]):
     def _interpret(self, flow: Flow, tree: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return _Level(self, flow, tree["tasks"]).value(tree["root"], lambda: Given(args, kwargs))()
 
-    def failure_of(self, error: Exception) -> Failure:
+    def failure_of(self, error: Exception) -> StoredError:
         """Return the failure of the call with which a canvas ends: it has no error of its own."""
-        return Failure(error.error_type, error.message) if isinstance(error, CallFailed) else super().failure_of(error)
+        return (
+            StoredError(error.error_type, error.message) if isinstance(error, CallFailed) else super().failure_of(error)
+        )
 
     def last_calls(self, error: Exception) -> Sequence[Signature[Any]]:
         """Return the callbacks of the error: they are called with the end of the flow, so once."""

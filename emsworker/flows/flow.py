@@ -14,7 +14,7 @@ from emsworker.extending.publishing import Transaction
 from emsworker.flows.canvas import Canvas
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
-from emsworker.flows.run import Run, outcome_of, step_name
+from emsworker.flows.run import FlowRun, outcome_of, step_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,12 +26,12 @@ Call = Signature[R] | Canvas[R]
 class _Face:
     """What plain flows and those of coroutines have in common."""
 
-    def __init__(self, run: Run, attempt: int) -> None:
+    def __init__(self, run: FlowRun, attempt: int) -> None:
         self._run = run
         self.attempt = attempt
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FlowRun:
         """The run of the flow, for what this extension builds on it."""
         return self._run
 
@@ -130,7 +130,7 @@ class AsyncFlow(_Face):
     Await nothing else between steps: while everything waits for calls, signals or times, the function is left.
     """
 
-    def __init__(self, run: Run, attempt: int, idle: asyncio.Event) -> None:
+    def __init__(self, run: FlowRun, attempt: int, idle: asyncio.Event) -> None:
         super().__init__(run, attempt)
         self._idle = idle
         self._lock = asyncio.Lock()

@@ -12,7 +12,7 @@ from emsworker.flows.errors import FlowChanged
 from emsworker.flows.rows import StepRow
 
 
-class History:
+class FlowHistory:
     """The recorded steps of one run.
 
     Args:

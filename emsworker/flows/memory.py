@@ -21,13 +21,13 @@ from emsworker.flows.rows import (
     UNDONE,
     WAITING,
     CallEnd,
-    Change,
-    Failure,
     FlowRow,
     Loaded,
     NewFlow,
+    RunChange,
     SignalRow,
     StepRow,
+    StoredError,
     first_forgotten,
     next_number,
 )
@@ -48,7 +48,7 @@ class KeptFlow:
 
 
 class MemoryFlowStore:
-    """The flows of a broker in memory; see :class:`emsworker.flows.store.FlowStore`."""
+    """The flows of a broker in memory; see :class:`emsworker.flows.store.MysqlFlowStore`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -127,9 +127,9 @@ class MemoryFlowStore:
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
-        self.write(flow, Change(added=[step]))
+        self.write(flow, RunChange(added=[step]))
 
-    def write(self, flow: FlowRow, change: Change) -> bool:
+    def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done; false if it was to wait for what is there already."""
         kept = self._flows[flow.id]
         row = kept.row
@@ -156,7 +156,7 @@ class MemoryFlowStore:
             self._tell_parent(row, CallEnd(0, change.value, row.failure))
         return True
 
-    def write_in(self, transaction: Any, flow: FlowRow, change: Change) -> None:
+    def write_in(self, transaction: Any, flow: FlowRow, change: RunChange) -> None:
         """Write what a run has done, in a transaction that is open."""
         self.write(flow, change)
 
@@ -199,7 +199,7 @@ class MemoryFlowStore:
         if row.state in ENDED:
             return False
         self._cancel(row)
-        self._tell_parent(row, CallEnd(0, None, Failure("FlowCancelled", f"flow {flow.key!r} was cancelled")))
+        self._tell_parent(row, CallEnd(0, None, StoredError("FlowCancelled", f"flow {flow.key!r} was cancelled")))
         return True
 
     def _cancel(self, row: FlowRow) -> None:
@@ -210,7 +210,7 @@ class MemoryFlowStore:
                 self._cancel(kept.row)
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.FlowStore.retry`."""
+        """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.MysqlFlowStore.retry`."""
         kept = self._flows[flow.id]
         if kept.row.state not in (FAILED, CANCELLED):
             return False

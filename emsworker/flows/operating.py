@@ -20,7 +20,7 @@ from emsworker.flows.extension import EXTENSION
 from emsworker.flows.places import call_uid
 from emsworker.flows.retrying import first_step, refusal, was_undone
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, UNDONE, WAITING, encode_value
-from emsworker.flows.store import FlowStore
+from emsworker.flows.store import MysqlFlowStore
 
 STATES = (READY, RUNNING, WAITING, DONE, FAILED, CANCELLED)
 OPEN = (READY, RUNNING, WAITING)
@@ -204,7 +204,7 @@ class Flows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._store = FlowStore(database)
+        self._store = MysqlFlowStore(database)
 
     def check(self) -> None:
         """Check that there are tables for flows.

@@ -7,7 +7,7 @@ import logging
 import re
 
 from emsworker.extending.values import ResultRow, storable, uid_text
-from emsworker.flows.rows import CallEnd, Failure
+from emsworker.flows.rows import CallEnd, StoredError
 
 _PLACE = re.compile(r"flows:(\d{1,19})\.(\d{1,9})\.(\d{1,9})")
 
@@ -35,7 +35,7 @@ def read_place(row: ResultRow) -> tuple[int, int, int] | None:
 
 def end_of(row: ResultRow, number: int) -> CallEnd:
     """Return the end of a call."""
-    failure = None if row.error_type is None else Failure(row.error_type, storable(row.error or ""))
+    failure = None if row.error_type is None else StoredError(row.error_type, storable(row.error or ""))
     return CallEnd(number, row.body, failure)
 
 

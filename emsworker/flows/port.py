@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from emsworker.flows.rows import CallEnd, Change, FlowRow, Loaded, NewFlow, StepRow
+from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, StepRow
 
 
 class FlowStore(Protocol):
-    """A store of flows; see :class:`emsworker.flows.store.FlowStore`."""
+    """A store of flows; see :class:`emsworker.flows.store.MysqlFlowStore`."""
 
     def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
         """Store a flow, unless one with its id is there."""
@@ -28,11 +28,11 @@ class FlowStore(Protocol):
         """Record a step that has ended."""
         ...
 
-    def write(self, flow: FlowRow, change: Change) -> bool:
+    def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done."""
         ...
 
-    def write_in(self, transaction: Any, flow: FlowRow, change: Change) -> None:
+    def write_in(self, transaction: Any, flow: FlowRow, change: RunChange) -> None:
         """Write what a run has done, in a transaction that is open."""
         ...
 

@@ -54,7 +54,7 @@ def decode_value(encoded: bytes | None) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StoredError:
     """An error as it is stored.
 
     Attributes:
@@ -85,7 +85,7 @@ class StepRow:
     total: int = 0
     pending: int = 0
     value: bytes | None = None
-    failure: Failure | None = None
+    failure: StoredError | None = None
     due_at: datetime | None = None
     began_at: datetime | None = None
     ended_at: datetime | None = None
@@ -105,7 +105,7 @@ class CallEnd:
 
     number: int
     value: bytes | None
-    failure: Failure | None
+    failure: StoredError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class FlowRow:
     args: bytes
     waits: str | None = None
     value: bytes | None = None
-    failure: Failure | None = None
+    failure: StoredError | None = None
     parent: str | None = None
     next_step: int = 1
     started_at: datetime | None = None
@@ -194,7 +194,7 @@ class NewFlow:
 
 
 @dataclass(slots=True)
-class Change:
+class RunChange:
     """What a run writes in one transaction, behind its fence.
 
     Attributes:
@@ -216,7 +216,7 @@ class Change:
     state: str | None = None
     waits: str | None = None
     value: bytes | None = None
-    failure: Failure | None = None
+    failure: StoredError | None = None
     unless: tuple[Sequence[int], Sequence[str]] = ((), ())
     since: datetime | None = None
 

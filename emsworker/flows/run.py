@@ -28,7 +28,7 @@ from emsworker.extending.processes import ticks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
-from emsworker.flows.history import History
+from emsworker.flows.history import FlowHistory
 from emsworker.flows.places import call_uid, place_word
 from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import (
@@ -43,11 +43,11 @@ from emsworker.flows.rows import (
     WAIT,
     WAITING,
     CallEnd,
-    Change,
-    Failure,
     FlowRow,
     Loaded,
+    RunChange,
     StepRow,
+    StoredError,
     decode_value,
     encode_value,
 )
@@ -77,23 +77,23 @@ class RunLost(Suspended):
     """Another run has begun since, or the flow has ended: nothing more of this one is kept, so nothing more is run."""
 
 
-class Run:
+class FlowRun:
     """One run of a flow.
 
     Args:
         task: the function of the flow.
         store: where flows are kept.
         loaded: the flow as it was when the run began.
-        in_order: see :class:`History`.
+        in_order: see :class:`FlowHistory`.
     """
 
     def __init__(self, task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, *, in_order: bool) -> None:
         self.task, self.app, self.store = task, task.flow_app, store
         self.flow: FlowRow = loaded.flow
         self.now: datetime = loaded.now
-        self.history = History(loaded.steps, loaded.flow.next_step, in_order=in_order)
+        self.history = FlowHistory(loaded.steps, loaded.flow.next_step, in_order=in_order)
         self._signals = loaded.signals
-        self._unwritten = Change()
+        self._unwritten = RunChange()
         self.closed = False
         self.left: BaseException | None = None
         self._changed: FlowChanged | None = None
@@ -133,7 +133,7 @@ class Run:
             yield
             row.took_s = ticks() - began
         except Exception as error:
-            row.failure = Failure(_class_path(error), text_of(error))
+            row.failure = StoredError(_class_path(error), text_of(error))
             self._unwritten.added.append(row)
             raise
 
@@ -156,7 +156,7 @@ class Run:
             except Exception as error:
                 change.added.remove(row)
                 self._put_back(change)
-                row.failure = Failure(_class_path(error), text_of(error))
+                row.failure = StoredError(_class_path(error), text_of(error))
                 self._unwritten.added.append(row)
                 raise
         return decode_value(row.value)
@@ -207,7 +207,7 @@ class Run:
             log.warning("flow %r is run again: %s", self.flow.key, error)
             self.leave(RunAgain())
 
-    def _write(self, change: Change) -> bool:
+    def _write(self, change: RunChange) -> bool:
         with self._answered():
             return self.store.write(self.flow, change)
         raise AssertionError("unreachable")
@@ -351,7 +351,7 @@ class Run:
             row.value = signal.value
             self._end(row, is_new=is_new)
         elif not is_new and row.due_at is not None and row.due_at <= self.now:
-            row.failure = Failure(_class_path(SignalTimeout()), f"signal {name!r} did not come in time")
+            row.failure = StoredError(_class_path(SignalTimeout()), f"signal {name!r} did not come in time")
             self._end(row)
         elif is_new:
             self._wait_until(row, None)
@@ -482,16 +482,16 @@ class Run:
         self.history.add(row)
         return row
 
-    def _take(self, added: Sequence[StepRow] = (), **more: Any) -> Change:
+    def _take(self, added: Sequence[StepRow] = (), **more: Any) -> RunChange:
         """Return a change with all that was not written yet."""
-        change, self._unwritten = self._unwritten, Change()
+        change, self._unwritten = self._unwritten, RunChange()
         change.added += added
         for name, value in more.items():
             setattr(change, name, value)
         return change
 
-    def _put_back(self, change: Change) -> None:
-        self._unwritten = Change(change.added, change.ended, change.taken)
+    def _put_back(self, change: RunChange) -> None:
+        self._unwritten = RunChange(change.added, change.ended, change.taken)
 
 
 def outcome_of(row: StepRow) -> Any:

@@ -35,13 +35,13 @@ from emsworker.flows.rows import (
     UNDONE,
     WAITING,
     CallEnd,
-    Change,
-    Failure,
     FlowRow,
     Loaded,
     NewFlow,
+    RunChange,
     SignalRow,
     StepRow,
+    StoredError,
     first_forgotten,
     next_number,
 )
@@ -59,7 +59,7 @@ class _Written(Exception):
     """An earlier try was committed, and its answer lost: only the run itself ends or waits without a new run."""
 
 
-class FlowStore:
+class MysqlFlowStore:
     """The flows of one stream.
 
     Args:
@@ -205,7 +205,7 @@ class FlowStore:
                 raise
             return [True]
 
-    def write(self, flow: FlowRow, change: Change) -> bool:
+    def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done, in a transaction of its own; false if it was to wait for what is there already.
 
         Raises:
@@ -238,7 +238,7 @@ class FlowStore:
         """Return whether no other run has begun: then an earlier try was committed, and its answer lost."""
         return self._database.call(lambda session: session.rows(_SQL.get_run, {"flow_id": flow.id})) == ((flow.run,),)
 
-    def _wait(self, flow: FlowRow, change: Change) -> bool:
+    def _wait(self, flow: FlowRow, change: RunChange) -> bool:
         """Let a flow wait, unless what it is to wait for is there."""
 
         def wait(session: Session) -> None:
@@ -259,7 +259,7 @@ class FlowStore:
             return True
         return True
 
-    def write_in(self, transaction: Transaction, flow: FlowRow, change: Change) -> None:
+    def write_in(self, transaction: Transaction, flow: FlowRow, change: RunChange) -> None:
         """Write what a run has done, in a transaction that is open.
 
         Raises:
@@ -271,7 +271,7 @@ class FlowStore:
         for statement in self._statements(flow, change):
             transaction.execute(statement)
 
-    def _statements(self, flow: FlowRow, change: Change) -> Iterable[Sql]:
+    def _statements(self, flow: FlowRow, change: RunChange) -> Iterable[Sql]:
         """Yield the statements of a change, without its fence."""
         flow_id = literals({"flow_id": flow.id})
         if change.added:
@@ -380,7 +380,7 @@ class FlowStore:
 
 
 def _cancelled(key: str) -> CallEnd:
-    return CallEnd(0, None, Failure("FlowCancelled", f"flow {key!r} was cancelled"))
+    return CallEnd(0, None, StoredError("FlowCancelled", f"flow {key!r} was cancelled"))
 
 
 def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Sequence[Sequence[Any]]:
@@ -475,7 +475,7 @@ def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
         yield part
 
 
-def _count_ready(flow: FlowRow, change: Change) -> tuple[Sql, dict[str, Any]]:
+def _count_ready(flow: FlowRow, change: RunChange) -> tuple[Sql, dict[str, Any]]:
     steps, signals = change.unless
     args: dict[str, Any] = {"steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
     return _SQL.count_ready, args | {"flow_id": flow.id, "since": change.since and change.since.replace(tzinfo=None)}
@@ -496,14 +496,14 @@ def _values(step: StepRow) -> dict[str, Any]:
     }
 
 
-def _failed(failure: Failure | None) -> dict[str, Any]:
+def _failed(failure: StoredError | None) -> dict[str, Any]:
     if failure is None:
         return {"error_type": None, "error": None}
     return {"error_type": failure.kind[:190], "error": storable(failure.text)}
 
 
-def _failure(kind: str | None, text: str | None) -> Failure | None:
-    return None if kind is None else Failure(kind, text or "")
+def _failure(kind: str | None, text: str | None) -> StoredError | None:
+    return None if kind is None else StoredError(kind, text or "")
 
 
 def _flow(row: Sequence[Any]) -> FlowRow:

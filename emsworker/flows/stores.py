@@ -8,7 +8,7 @@ from emsworker.extending.apps import Ems
 from emsworker.extending.database import check_extension
 from emsworker.flows.memory import store_of
 from emsworker.flows.port import FlowStore
-from emsworker.flows.store import FlowStore as MysqlFlowStore
+from emsworker.flows.store import MysqlFlowStore
 
 _KEPT = "_ems_flow_store"
 

@@ -16,8 +16,18 @@ from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
 from emsworker.flows.handle import FlowHandle
 from emsworker.flows.port import FlowStore
-from emsworker.flows.rows import DONE, FAILED, RUNNING, WAITING, Change, Failure, Loaded, decode_value, encode_value
-from emsworker.flows.run import Run, RunAgain, RunLost, Suspended, is_final
+from emsworker.flows.rows import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    Loaded,
+    RunChange,
+    StoredError,
+    decode_value,
+    encode_value,
+)
+from emsworker.flows.run import FlowRun, RunAgain, RunLost, Suspended, is_final
 from emsworker.flows.starting import FLOW_HEADER, new_flow, send_wake, start
 from emsworker.flows.stores import store_for
 from emsworker.flows.undoing import undo_all
@@ -160,7 +170,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
         try:
             while (loaded := self._begin(number, message, after)) is not None:
                 after = loaded.flow.run
-                run = Run(self, self.store, loaded, in_order=True)
+                run = FlowRun(self, self.store, loaded, in_order=True)
                 try:
                     return self._run_once(run, message)
                 except RunAgain:
@@ -170,7 +180,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
         except (Suspended, FlowLost) as left:
             _log_left(left)
 
-    def _run_once(self, run: Run, message: Message) -> None:
+    def _run_once(self, run: FlowRun, message: Message) -> None:
         args, kwargs = decode_value(run.flow.args)
         try:
             _check_deadline(run)
@@ -188,7 +198,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
         try:
             while (loaded := await pool.run(partial(self._begin, number, message, after))) is not None:
                 after = loaded.flow.run
-                run = Run(self, self.store, loaded, in_order=False)
+                run = FlowRun(self, self.store, loaded, in_order=False)
                 try:
                     return await self._await_once(run, message)
                 except RunAgain:
@@ -198,7 +208,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
         except (Suspended, FlowLost) as left:
             _log_left(left)
 
-    async def _await_once(self, run: Run, message: Message) -> None:
+    async def _await_once(self, run: FlowRun, message: Message) -> None:
         pool = self.flow_app.pool
         try:
             _check_deadline(run)
@@ -214,7 +224,7 @@ class FlowTask(Task[P, R], Generic[P, R]):
             _check_left(run)
             raise
 
-    async def _await(self, run: Run, message: Message) -> Any:
+    async def _await(self, run: FlowRun, message: Message) -> Any:
         """Await the function until it ends, or all of it waits."""
         idle = asyncio.Event()
         flow = AsyncFlow(run, message.attempt, idle)
@@ -255,22 +265,22 @@ class FlowTask(Task[P, R], Generic[P, R]):
         log.warning("flow %r has version %d of %s, which is not known here", flow.key, flow.version, self.name)
         with self.flow_app.transaction() as own:
             send_wake(self.flow_app, own, self, flow.id, due_at)
-            store.write_in(own, flow, Change(state=WAITING, waits=f"a worker with version {flow.version}"))
+            store.write_in(own, flow, RunChange(state=WAITING, waits=f"a worker with version {flow.version}"))
 
-    def failure_of(self, error: Exception) -> Failure:
+    def failure_of(self, error: Exception) -> StoredError:
         """Return the failure of a flow that ends with an error."""
-        return Failure(type(error).__name__, text_of(error))
+        return StoredError(type(error).__name__, text_of(error))
 
     def last_calls(self, error: Exception) -> Sequence[Signature[Any]]:
         """Return the calls that are made when a flow fails."""
         return ()
 
-    def _finish(self, run: Run, value: Any) -> None:
+    def _finish(self, run: FlowRun, value: Any) -> None:
         run.check_unchanged()
         run.history.check_all_asked()
         run.finish(state=DONE, value=encode_value(value, "what the flow returns"))
 
-    def _fail(self, run: Run, message: Message, error: Exception) -> None:
+    def _fail(self, run: FlowRun, message: Message, error: Exception) -> None:
         """Decide what an error means: another try of the message, or the end of the flow."""
         final = is_final(error) or isinstance(error, FlowTimeout)
         if not final and not isinstance(self.options.decide(_LADDER, message.attempt, error), Dead):
@@ -288,13 +298,13 @@ class FlowTask(Task[P, R], Generic[P, R]):
         raise run.flow.rejection() from error
 
 
-def _check_left(run: Run) -> None:
+def _check_left(run: FlowRun) -> None:
     """Go on with what the function was left with, if it has swallowed that."""
     if run.left is not None:
         raise run.left
 
 
-def _check_deadline(run: Run) -> None:
+def _check_deadline(run: FlowRun) -> None:
     deadline_at = run.flow.deadline_at
     if deadline_at is not None and deadline_at <= run.now:
         raise FlowTimeout(f"flow {run.flow.key!r} was not done before {deadline_at:%Y-%m-%d %H:%M:%S} UTC")

@@ -11,14 +11,14 @@ from emsworker.flows.rows import (
     UNDO,
     UNDONE,
     WAITING,
-    Change,
-    Failure,
     Loaded,
+    RunChange,
     StepRow,
+    StoredError,
     decode_value,
     undo_name,
 )
-from emsworker.flows.run import Run
+from emsworker.flows.run import FlowRun
 
 if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
@@ -49,13 +49,13 @@ def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bo
             _make(task, store, loaded, noted)
             return True
         if row.pending:
-            return store.write(flow, Change(state=WAITING, waits=row.name, unless=([row.number], [])))
+            return store.write(flow, RunChange(state=WAITING, waits=row.name, unless=([row.number], [])))
         (end,) = store.ends_of(flow, row)
         if end.failure is not None:
             reason = f"{row.name} failed: {end.failure.kind}: {end.failure.text}"
-            failure = Failure(failure.kind, f"{failure.text}; and {reason}")
+            failure = StoredError(failure.kind, f"{failure.text}; and {reason}")
             break
-    store.write(flow, Change(state=FAILED, failure=failure))
+    store.write(flow, RunChange(state=FAILED, failure=failure))
     flow.failure = failure
     raise flow.rejection()
 
@@ -63,9 +63,9 @@ def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bo
 def _make(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, noted: StepRow) -> None:
     args, kwargs, options = decode_value(noted.value)
     signature: Signature[Any] = Signature(task.task_named(noted.name), tuple(args), kwargs, options)
-    run = Run(task, store, loaded, in_order=False)
+    run = FlowRun(task, store, loaded, in_order=False)
     row = StepRow(run.history.new_number(), UNDONE, undo_name(noted), total=1, pending=1, is_ended=False)
-    change = Change(added=[row], state=WAITING, waits=row.name)
+    change = RunChange(added=[row], state=WAITING, waits=row.name)
     with task.flow_app.transaction() as transaction:
         run.send_calls(transaction, row, [signature])
         store.write_in(transaction, loaded.flow, change)

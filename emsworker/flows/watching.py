@@ -17,13 +17,13 @@ from emsworker.extending.settings import Settings
 from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
 from emsworker.flows.places import call_uid
-from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, Failure
+from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements, send_wake
 
 _SQL = Statements(__name__)
 _PAGE, _CALLS = 100, 1000
 _START = datetime(1970, 1, 1), 0
-_LOST = Failure("CallLost", "the call was cancelled, skipped or deleted")
+_LOST = StoredError("CallLost", "the call was cancelled, skipped or deleted")
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class WatchFlows:
         if not dead or flow.fails:
             self._wake(session, flow, "its message was lost")
             return
-        failure = Failure(dead[0][0].rpartition(".")[2] or "DeadLetter", dead[0][1])
+        failure = StoredError(dead[0][0].rpartition(".")[2] or "DeadLetter", dead[0][1])
         args = {"flow_id": flow.id, "error_type": failure.kind[:190], "error": failure.text}
         if session.rows(_SQL.has_undo, args):
             session.execute(_SQL.note_failure, args)
@@ -93,7 +93,7 @@ class WatchFlows:
         elif session.transaction(lambda session: self._fail(session, flow, args | _guard(flow), failure)):
             log.error("flow %d has failed: %s: %s", flow.id, failure.kind, failure.text)
 
-    def _fail(self, session: Session, flow: OpenFlow, args: dict[str, object], failure: Failure) -> bool:
+    def _fail(self, session: Session, flow: OpenFlow, args: dict[str, object], failure: StoredError) -> bool:
         """Let a flow fail, and tell the one that has called it."""
         if not session.change(_SQL.fail_lost, args):
             return False
@@ -142,10 +142,10 @@ def _lost_calls(session: Session, flow: int, step: int, total: int, topic_ids: S
         yield CallEnd(number, None, _failure_of(session, topic_ids, uid))
 
 
-def _failure_of(session: Session, topic_ids: Sequence[int], uid: bytes) -> Failure:
+def _failure_of(session: Session, topic_ids: Sequence[int], uid: bytes) -> StoredError:
     for topic_id in topic_ids:
         for kind, reason in session.rows(_SQL.find_dead, {"topic_id": topic_id, "uid": uid}):
-            return Failure(kind.rpartition(".")[2] or "DeadLetter", reason)
+            return StoredError(kind.rpartition(".")[2] or "DeadLetter", reason)
     return _LOST
 
 

@@ -26,7 +26,7 @@ from emsworker.flows import CallFailed, Flow, FlowCancelled, FlowFailed
 from emsworker.flows import store as mysql_store
 from emsworker.flows.errors import FlowEnded
 from emsworker.flows.memory import store_of
-from emsworker.flows.rows import CallEnd, Failure, FlowRow
+from emsworker.flows.rows import CallEnd, FlowRow, StoredError
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.sql import Sql
 from tests.flows.test_memory import Connection
@@ -406,7 +406,7 @@ class Simulation:
             world.acked.add(uid)
         if self.chance.random() < 0.2:  # the beat has told that it was lost, a moment too late
             with world.app.transaction() as transaction:
-                world.end(transaction, place, CallEnd(place[2], None, Failure("CallLost", "was not")))
+                world.end(transaction, place, CallEnd(place[2], None, StoredError("CallLost", "was not")))
 
     def _end(self, actor: Actor) -> None:
         """What follows from the end of a run: its ack, or another run of its message."""

@@ -14,8 +14,8 @@ from emsworker import Ems
 from emsworker.flows import FlowExists
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.places import call_uid
-from emsworker.flows.rows import CANCELLED, DONE, RUNNING, WAITING, CallEnd, Change, Failure, Loaded, StepRow
-from emsworker.flows.store import FlowStore, end_statements
+from emsworker.flows.rows import CANCELLED, DONE, RUNNING, WAITING, CallEnd, Loaded, RunChange, StepRow, StoredError
+from emsworker.flows.store import MysqlFlowStore, end_statements
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.sql import Sql
@@ -30,13 +30,13 @@ OWNER = b"o" * 16
 
 
 @pytest.fixture
-def store(shop: Ems) -> FlowStore:
+def store(shop: Ems) -> MysqlFlowStore:
     found = store_for(shop, "default")
-    assert isinstance(found, FlowStore)
+    assert isinstance(found, MysqlFlowStore)
     return found
 
 
-def begun(store: FlowStore, key: str = "f", owner: bytes = OWNER) -> Loaded:
+def begun(store: MysqlFlowStore, key: str = "f", owner: bytes = OWNER) -> Loaded:
     """A flow of that id, and a run of it."""
     flows.waits.start(id=key)
     flow = store.find(key)
@@ -84,11 +84,11 @@ def is_blocked(stream: Stream) -> bool:
 
 
 def test_a_signal_that_is_not_committed_yet_is_not_missed_by_a_flow_that_goes_to_wait(
-    stream: Stream, shop: Ems, store: FlowStore
+    stream: Stream, shop: Ems, store: MysqlFlowStore
 ) -> None:
     for number, isolation in enumerate(("READ COMMITTED", "REPEATABLE READ")):
         loaded = begun(store, f"f{number}")
-        change = Change(
+        change = RunChange(
             [StepRow(1, "wait", "go", is_ended=False)], state=WAITING, waits="signal go", unless=([], ["go"])
         )
         with other(stream, isolation) as connection:
@@ -100,11 +100,11 @@ def test_a_signal_that_is_not_committed_yet_is_not_missed_by_a_flow_that_goes_to
 
 
 def test_the_end_of_the_last_call_is_not_missed_by_a_flow_that_goes_to_wait(
-    stream: Stream, shop: Ems, store: FlowStore
+    stream: Stream, shop: Ems, store: MysqlFlowStore
 ) -> None:
     loaded = begun(store)
-    store.write(loaded.flow, Change([StepRow(1, "gather", "label", 1, 1, is_ended=False)]))
-    change = Change(state=WAITING, waits="gather label", unless=([1], []))
+    store.write(loaded.flow, RunChange([StepRow(1, "gather", "label", 1, 1, is_ended=False)]))
+    change = RunChange(state=WAITING, waits="gather label", unless=([1], []))
     with other(stream) as connection, connection.cursor() as cursor:
         database = Sql(f"`{stream.url.rsplit('/', 1)[1]}`")
         for statement in end_statements(database, loaded.flow.id, 1, [CallEnd(0, b"1", None)]):
@@ -115,16 +115,16 @@ def test_the_end_of_the_last_call_is_not_missed_by_a_flow_that_goes_to_wait(
     assert write.wait() is False, "the call has ended: the flow is run again"
 
 
-def test_a_time_that_comes_during_a_run_is_not_missed(stream: Stream, shop: Ems, store: FlowStore) -> None:
+def test_a_time_that_comes_during_a_run_is_not_missed(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
     loaded = begun(store)
     due_at = shop.server_time(0.2)
-    store.write(loaded.flow, Change([StepRow(1, "sleep", "sleep", is_ended=False, due_at=due_at)]))
+    store.write(loaded.flow, RunChange([StepRow(1, "sleep", "sleep", is_ended=False, due_at=due_at)]))
     until(lambda: shop.server_time(0.0) >= due_at, 10, "the time has come")
     assert store.begin(loaded.flow.id, b"t" * 16) is None, "its message is passed over: a run is under way"
-    assert not store.write(loaded.flow, Change(state=WAITING, waits="sleep", since=loaded.now))
+    assert not store.write(loaded.flow, RunChange(state=WAITING, waits="sleep", since=loaded.now))
     again = store.begin(loaded.flow.id, OWNER)
     assert again is not None and again.now >= due_at
-    assert store.write(again.flow, Change(state=WAITING, waits="sleep", since=again.now)), "it has seen the time"
+    assert store.write(again.flow, RunChange(state=WAITING, waits="sleep", since=again.now)), "it has seen the time"
 
 
 def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Stream, shop: Ems) -> None:
@@ -140,8 +140,8 @@ def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Strea
 
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stream, shop: Ems) -> None:
     with proxied(stream.url) as (proxy, url):
-        store = FlowStore(Database(url), shop.stream_of("default").outbox)
-        for number, end in enumerate((Change(state=WAITING, waits="x"), Change(state=DONE, value=b"1"))):
+        store = MysqlFlowStore(Database(url), shop.stream_of("default").outbox)
+        for number, end in enumerate((RunChange(state=WAITING, waits="x"), RunChange(state=DONE, value=b"1"))):
             loaded = begun(store, f"f{number}")
             proxy.arm(b"COMMIT", Cut.AFTER)
             assert store.write(loaded.flow, end)
@@ -149,27 +149,27 @@ def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stre
             row = store.find(f"f{number}")
             assert row is not None and row.state == end.state
             with pytest.raises(FlowLost):
-                store.write(loaded.flow, Change([StepRow(1, "emit", "emit")]))
+                store.write(loaded.flow, RunChange([StepRow(1, "emit", "emit")]))
 
 
-def test_numbers_of_steps_are_not_used_again(stream: Stream, shop: Ems, store: FlowStore) -> None:
+def test_numbers_of_steps_are_not_used_again(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
     loaded = begun(store)
-    failure = Failure("ValueError", "x")
-    store.write(loaded.flow, Change([StepRow(1, "step", "s"), StepRow(2, "call", "label", 1, 1, is_ended=False)]))
+    failure = StoredError("ValueError", "x")
+    store.write(loaded.flow, RunChange([StepRow(1, "step", "s"), StepRow(2, "call", "label", 1, 1, is_ended=False)]))
     with shop.transaction() as transaction:
         database = Sql(f"`{stream.url.rsplit('/', 1)[1]}`")
         for statement in end_statements(database, loaded.flow.id, 2, [CallEnd(0, None, failure)]):
             transaction.execute(statement)
-    store.write(loaded.flow, Change(state="failed", failure=failure))
+    store.write(loaded.flow, RunChange(state="failed", failure=failure))
     for _ in range(2):
         row = store.find("f")
         assert row is not None and store.retry(row)
         again = store.begin(row.id, OWNER)
         assert again is not None and [step.number for step in again.steps] == [1] and again.flow.next_step == 3
-        store.write(again.flow, Change(state="failed", failure=failure))
+        store.write(again.flow, RunChange(state="failed", failure=failure))
 
 
-def test_a_cancel_goes_down_and_a_retry_calls_again(stream: Stream, shop: Ems, store: FlowStore) -> None:
+def test_a_cancel_goes_down_and_a_retry_calls_again(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
     stream.worker("tests.flows.shop:app")
     handle = flows.grandparent.start(id="g")
     until(lambda: _states(stream) == ["waiting"] * 4, 30, stream.logs())
@@ -192,18 +192,18 @@ def test_uids_of_calls_differ() -> None:
     assert len({call_uid(*place) for place in places}) == len(places)
 
 
-def test_only_the_present_run_writes(stream: Stream, shop: Ems, store: FlowStore) -> None:
+def test_only_the_present_run_writes(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
     zombie = begun(store)
     present = store.begin(zombie.flow.id, OWNER)
     assert present is not None and present.flow.state == RUNNING
     with pytest.raises(FlowLost):
         store.checkpoint(zombie.flow, StepRow(1, "step", "s", value=b"1"))
-    for change in (Change([StepRow(1, "emit", "e")]), Change(state=DONE), Change(state=WAITING)):
+    for change in (RunChange([StepRow(1, "emit", "e")]), RunChange(state=DONE), RunChange(state=WAITING)):
         with pytest.raises(FlowLost):
             store.write(zombie.flow, change)
     with pytest.raises(FlowLost), shop.transaction() as transaction:
         transaction.execute("INSERT INTO effect (n, pid) VALUES (1, 1)")
-        store.write_in(transaction, zombie.flow, Change([StepRow(1, "transaction", "t")]))
+        store.write_in(transaction, zombie.flow, RunChange([StepRow(1, "transaction", "t")]))
     assert not stream.rows("SELECT * FROM effect") and not store.steps_of(present.flow)
 
 
