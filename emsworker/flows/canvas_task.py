@@ -168,7 +168,7 @@ class _Level:
         return given
 
     def _calls(self, kind: str, name: str, parts: Sequence[Node], given: Callable[[], Given]) -> StepRow:
-        calls: Sequence[Signature[Any]] = ()
+        calls: Sequence[Signature[Any]] | None = None
         if not self._run.history.knows(kind, name):  # then what ran before has ended, perhaps with an error
             known = given()
             calls = [self._signature(part, known) for part in parts]

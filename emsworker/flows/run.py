@@ -214,10 +214,11 @@ class FlowRun:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def calls(self, kind: str, name: str, signatures: Sequence[Signature[Any]], *, leaves: bool) -> StepRow:
+    def calls(self, kind: str, name: str, signatures: Sequence[Signature[Any]] | None, *, leaves: bool) -> StepRow:
         """Return the step of some calls, which are sent if it is new.
 
         Args:
+            signatures: ``None`` if the step is known to be recorded.
             leaves: a flow that has sent calls waits for them at once; otherwise others of its coroutines may go on.
 
         Raises:
@@ -225,11 +226,12 @@ class FlowRun:
         """
         row = self.find(kind, name)
         if row is None:
+            assert signatures is not None, "what is new has calls"
             row = self._new(kind, name, total=len(signatures), pending=len(signatures), is_ended=not signatures)
             self._send(row, signatures, waits=f"{kind} {name}" if leaves and signatures else None)
             if leaves and signatures:
                 self._left_waiting()
-        elif row.total != len(signatures):
+        elif signatures is not None and row.total != len(signatures):
             raise FlowChanged(
                 f"the flow's code has changed: it asks for {len(signatures)} calls in {kind} {name!r} where "
                 f"{row.total} were recorded (step {row.number}); run it with the code and the values that it began with"
