@@ -87,6 +87,7 @@ _DELETED = [
     _deleted("top", "emsworker.top", _TOP),
     _deleted("web", "emsworker.web emsworker.flows.pages", f"{_WEB} flows/test_pages.py"),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
+    _deleted("flows", "emsworker.flows", "flows cli/test_help.py security/test_grants.py"),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
     _deleted(
         "opentelemetry",
@@ -97,8 +98,8 @@ _DELETED = [
     # Its servers are those of the tests, so these do not run without it.
     _deleted("local", "emsworker.local", ""),
 ]
-_ENTRANCES = {"local": {"pytest_plugin.py"}}
-"""What imports an extension in a function, when a user asks for what is in it."""
+_ENTRANCES = {"flows": {"app.py", "task.py", "test_errors.py"}, "local": {"pytest_plugin.py"}}
+"""What imports an extension in a function, or for type checkers, when a user asks for what is in it."""
 
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
