@@ -75,7 +75,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.admin.messages": "BEGINNING_BYTES",
             "emsworker.admin.monitoring": "ClientView GroupLag GroupTrace Monitoring TopicSize Trace TraceState",
             "emsworker.admin.operators": "check_operator",
-            "emsworker.admin.paging": "decode_token Listing encode_token",
+            "emsworker.admin.paging": "Listing decode_token encode_token",
             "emsworker.admin.readers": "HoldView",
             "emsworker.admin.servers": "ServerView Servers look",
             "emsworker.admin.standing": "GroupStanding Standings TopicStanding",

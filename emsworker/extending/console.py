@@ -55,12 +55,13 @@ else:  # a name that is not above is an error of types, too
             "emsworker.console.cells": "Row",
             "emsworker.console.completing": "complete_groups complete_topics",
             "emsworker.console.context_keys": "TRACEBACK URL",
-            "emsworker.console.dialogue": "progress as_far_as_allowed confirm delete_named first_of say_more",
+            "emsworker.console.dialogue": "as_far_as_allowed confirm delete_named first_of progress say_more",
             "emsworker.console.failures": "CommandFailure WrongUsage",
             "emsworker.console.http": "listen read_address",
             "emsworker.console.options": "COUNT DURATION changes_of common_options duration_option json_option "
-            "together read_moment most_option read_duration stream_options wide_option yes_option",
-            "emsworker.console.output": "print_gap draws_tables print_done print_json print_record print_rows",
+            "most_option read_duration read_moment stream_options together "
+            "wide_option yes_option",
+            "emsworker.console.output": "draws_tables print_done print_gap print_json print_record print_rows",
             "emsworker.console.streams": "OpenStream open_databases open_single open_stream open_wanted",
             "emsworker.console.terminal": "make_table open_console",
         },

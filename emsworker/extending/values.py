@@ -104,6 +104,6 @@ else:  # a name that is not above is an error of types, too
             "emsworker.core.selection.filters": "EVERYTHING Filter",
             "emsworker.core.selection.parser": "parse_time",
             "emsworker.core.terminal_text": "escape_control in_utf8",
-            "emsworker.core.times": "in_utc NO_TIME utc",
+            "emsworker.core.times": "NO_TIME in_utc utc",
         },
     )

@@ -6,14 +6,18 @@ They are plain values until :meth:`Canvas.delay` writes them down as the tree of
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, cast, overload
 
-from emsworker.extending.apps import PartialSignature, Task
+from emsworker.extending.apps import Ems, PartialSignature, Signature, Task
 from emsworker.extending.errors import WrongArguments
 from emsworker.extending.settings import is_whole
 from emsworker.flows.handle import FlowHandle
+from emsworker.flows.port import FlowFunction
+
+NAME = "ems.canvas"
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -101,14 +105,12 @@ class Canvas(Generic[R]):
                 started.
             EncodeError, ConfigError, FlowExists: as :meth:`FlowTask.start` and :meth:`Task.apply_async`.
         """
-        from emsworker.flows.canvas_task import start  # which runs canvases, and so knows them
-
         started = self.set(**options) if options else copy.copy(self)
         for callback in () if link is None else (link,):
             started.link(callback)
         for errback in () if link_error is None else (link_error,):
             started.link_error(errback)
-        return start(
+        return task_of(started).start_canvas(
             started, args, kwargs or {}, id=id, transaction=transaction, attributes=attributes, timeout=timeout
         )
 
@@ -125,7 +127,6 @@ class Canvas(Generic[R]):
         **options: Any,
     ) -> FlowHandle[R]:
         """Start it from a coroutine; see :meth:`apply_async`."""
-        from emsworker.flows.canvas_task import task_of
 
         def send(transaction: Any) -> FlowHandle[R]:
             return self.apply_async(args, kwargs, transaction=transaction, **options)
@@ -139,7 +140,7 @@ class Canvas(Generic[R]):
 
 
 Part = PartialSignature[R] | Canvas[R]
-"""What a canvas is made of."""
+"""A part of a canvas."""
 
 
 class chain(Canvas[R]):
@@ -274,3 +275,43 @@ def _checked(part: Any) -> Any:
 
 def _name(part: Part[Any]) -> str:
     return part.task.name if isinstance(part, PartialSignature) else type(part).__name__
+
+
+class CanvasRunner(FlowFunction):
+    """The function that runs the canvases of a group; see :class:`emsworker.flows.canvas_task.CanvasTask`."""
+
+    @abstractmethod
+    def start_canvas(
+        self, canvas: Canvas[Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+    ) -> FlowHandle[Any]:
+        """Start a canvas; see :meth:`Canvas.apply_async`."""
+
+    @abstractmethod
+    def signature_of(self, part: Any) -> Signature[Any]:
+        """Return the call of a canvas, or of a call with callbacks, that another flow makes."""
+
+
+def task_of(canvas: Any) -> CanvasRunner:
+    """Return the task that runs a canvas: that of the group of its first call.
+
+    Raises:
+        WrongArguments: it calls nothing, or is no canvas.
+    """
+    if not isinstance(canvas, Signature | Canvas):
+        raise WrongArguments(f"{canvas!r:.100} is no call of a task; give task.s(...)")
+    first = next(first_calls(canvas), None)
+    if first is None:
+        raise WrongArguments(f"{canvas!r} calls no task, so there is nowhere to run it; nothing was started")
+    app = cast("Ems", first.task.app)
+    task = app.registry.route(first.task.topic, first.task.group).find(NAME)
+    assert isinstance(task, CanvasRunner)
+    return task
+
+
+def first_calls(part: Any) -> Iterator[PartialSignature[Any]]:
+    """Yield the calls with which a part begins, and then those of a chain whose first part has none."""
+    if isinstance(part, PartialSignature):
+        yield part
+    else:
+        for one in part.tasks:
+            yield from first_calls(one)

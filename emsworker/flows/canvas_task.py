@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from emsworker.extending.apps import Ems, Route, Signature
-from emsworker.extending.errors import UnknownTask, WrongArguments
+from emsworker.extending.errors import UnknownTask
 from emsworker.extending.values import uid_text
-from emsworker.flows.canvas import Canvas
+from emsworker.flows.canvas import NAME, Canvas, CanvasRunner
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
@@ -19,9 +19,8 @@ from emsworker.flows.places import call_uid
 from emsworker.flows.rows import CALL, GATHER, StepRow, StoredError
 from emsworker.flows.starting import child_key
 from emsworker.flows.task import FlowTask
-from emsworker.flows.tree import Given, Node, TreeWriter, arguments, first_calls, read_options, taken_of_error
+from emsworker.flows.tree import Given, Node, TreeWriter, arguments, read_options, taken_of_error
 
-NAME = "ems.canvas"
 Later = Callable[[], Any]
 
 
@@ -37,7 +36,7 @@ class _CanvasFailed(CallFailed):
         self.calls = calls
 
 
-class CanvasTask(FlowTask[..., Any]):
+class CanvasTask(FlowTask[..., Any], CanvasRunner):
     """The function that runs the canvases of one group."""
 
     def __init__(self, app: Ems, name: str, route: Route) -> None:
@@ -57,6 +56,20 @@ class CanvasTask(FlowTask[..., Any]):
         """Return the callbacks of the error: they are called with the end of the flow, so once."""
         return error.calls if isinstance(error, _CanvasFailed) else ()
 
+    def start_canvas(
+        self, canvas: Canvas[Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
+    ) -> FlowHandle[Any]:
+        """Start a canvas; see :meth:`Canvas.apply_async`."""
+        return self.start(self.write(canvas, Given(args, kwargs)), [*args], {**kwargs}, **options)
+
+    def signature_of(self, part: Any) -> Signature[Any]:
+        """Return the call of a canvas, or of a call with callbacks, that another flow makes: it is called as a flow.
+
+        Raises:
+            WrongArguments, ConfigError: it cannot be run.
+        """
+        return Signature(self, (self.write(part, Given((), {})), [], {}), {})
+
     def write(self, canvas: Any, given: Given) -> dict[str, Any]:
         """Return the tree of a canvas.
 
@@ -72,39 +85,6 @@ def make(route: Route, name: str) -> CanvasTask | None:
     """Return the task that runs the canvases of a group."""
     app = cast("Ems", next(iter(route.tasks.values())).app)
     return CanvasTask(app, name, route) if name == NAME else None
-
-
-def task_of(canvas: Any) -> CanvasTask:
-    """Return the task that runs a canvas: that of the group of its first call.
-
-    Raises:
-        WrongArguments: it calls nothing.
-    """
-    first = next(first_calls(canvas), None)
-    if first is None:
-        raise WrongArguments(f"{canvas!r} calls no task, so there is nowhere to run it; nothing was started")
-    app = cast("Ems", first.task.app)
-    task = app.registry.route(first.task.topic, first.task.group).find(NAME)
-    assert isinstance(task, CanvasTask)
-    return task
-
-
-def start(canvas: Canvas[Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> FlowHandle[Any]:
-    """Start a canvas; see :meth:`Canvas.apply_async`."""
-    task = task_of(canvas)
-    return task.start(task.write(canvas, Given(args, kwargs)), [*args], {**kwargs}, **options)
-
-
-def signature_of(part: Any) -> Signature[Any]:
-    """Return the call of a canvas, or of a call with callbacks, that another flow makes: it is called as a flow.
-
-    Raises:
-        WrongArguments, ConfigError: it cannot be run.
-    """
-    if not isinstance(part, Signature | Canvas):
-        raise WrongArguments(f"{part!r:.100} is no call of a task; give task.s(...)")
-    task = task_of(part)
-    return Signature(task, (task.write(part, Given((), {})), [], {}), {})
 
 
 class _Level:

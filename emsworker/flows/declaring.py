@@ -15,7 +15,7 @@ from emsworker.flows.stores import store_for
 from emsworker.flows.task import FlowTask
 
 _ATTEMPTS = 5
-_NOT_OPTIONS = ("bind", "transactional", "batch", "order", "on_error")
+_NOT_OPTIONS = ("bind", "transactional", "batch", "order", "result", "result_ttl_s", "on_error")
 
 
 def declare(app: Ems, function: Any, name: str | None, version: int, options: dict[str, Any]) -> Any:

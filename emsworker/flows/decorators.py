@@ -1,4 +1,4 @@
-"""What ``@app.flow(...)`` returns, for type checkers."""
+"""The type of ``@app.flow(...)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the function of a flow is given: the words in which it asks for its steps."""
+"""The first argument of a flow's function: the words in which it asks for its steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from emsworker.extending.apps import Signature
 from emsworker.extending.errors import WrongArguments
 from emsworker.extending.publishing import Transaction
-from emsworker.flows.canvas import Canvas
+from emsworker.flows.canvas import Canvas, task_of
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
 from emsworker.flows.run import FlowRun, outcome_of, step_name
@@ -20,11 +20,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Call = Signature[R] | Canvas[R]
-"""What a flow calls: a task, another flow, or a canvas."""
+"""A call that a flow makes: of a task, of another flow, or a canvas."""
 
 
 class _Face:
-    """What plain flows and those of coroutines have in common."""
+    """The part that plain flows and those of coroutines have in common."""
 
     def __init__(self, run: FlowRun, attempt: int) -> None:
         self._run = run
@@ -255,9 +255,7 @@ class AsyncFlow(_Face):
 def _checked(part: Any) -> Signature[Any]:
     if isinstance(part, Signature) and not part.callbacks and not part.errbacks:
         return part
-    from emsworker.flows.canvas_task import signature_of  # itself a flow
-
-    return signature_of(part)
+    return task_of(part).signature_of(part)  # it is a flow itself
 
 
 def _group(signatures: Iterable[Call[Any]]) -> tuple[str, list[Signature[Any]]]:

@@ -21,7 +21,7 @@ _VALUES = 100
 
 
 class CallResult:
-    """What has become of one call of a flow.
+    """The state of one call of a flow.
 
     Attributes:
         step: name of the step that has made it.
@@ -110,7 +110,7 @@ class FlowHandle(Generic[R]):
 
     @property
     def results(self) -> list[CallResult]:
-        """What has become of the calls that the flow has made so far, in their order: of a group, of all its parts."""
+        """The states of the calls that the flow has made so far, in their order: of a group, those of all its parts."""
         row, found = self._row(), []
         for step in self._store.steps_of(row):
             if step.kind in (CALL, GATHER):

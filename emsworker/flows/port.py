@@ -1,12 +1,46 @@
-"""A store of flows, as those who use it see it."""
+"""The function of a flow and a store of flows, as those who run flows use them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
+from emsworker.extending.apps import Ems, Task
 from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, StepRow
+
+
+class FlowFunction(ABC):
+    """The function of a flow; see :class:`emsworker.flows.task.FlowTask`.
+
+    Attributes:
+        flow_app: its app.
+        version: that with which flows are started.
+    """
+
+    name: str
+    topic: str
+    group: str
+    flow_app: Ems
+    version: int
+
+    @property
+    @abstractmethod
+    def topic_id(self) -> int:
+        """Number of the topic on which its flows are run."""
+
+    @abstractmethod
+    def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function takes these arguments."""
+
+    @abstractmethod
+    def start(self, *args: Any, transaction: Any = None, **kwargs: Any) -> object:
+        """Start a flow."""
+
+    @abstractmethod
+    def task_named(self, name: str) -> Task[..., Any]:
+        """Return a task of the app."""
 
 
 class FlowStore(Protocol):

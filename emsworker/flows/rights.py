@@ -1,4 +1,4 @@
-"""What each role may do with flows."""
+"""The rights of each role on the tables of flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of a flow, as plain values."""
+"""The rows of a flow, as plain values."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class NewFlow:
 
 @dataclass(slots=True)
 class RunChange:
-    """What a run writes in one transaction, behind its fence.
+    """One transaction of a run, behind its fence.
 
     Attributes:
         added: steps that have begun, and perhaps ended.
@@ -223,7 +223,7 @@ class RunChange:
 
 @dataclass(slots=True)
 class Loaded:
-    """What a run of a flow begins with.
+    """A flow as a run begins with it.
 
     Attributes:
         now: the server's time.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from emsworker import Ignore
 from emsworker.extending.apps import Signature, Task, full_name
@@ -30,7 +30,7 @@ from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
 from emsworker.flows.history import FlowHistory
 from emsworker.flows.places import call_uid, place_word
-from emsworker.flows.port import FlowStore
+from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import (
     CALL,
     EMIT,
@@ -53,10 +53,8 @@ from emsworker.flows.rows import (
 )
 from emsworker.flows.starting import check_near, send_alone, send_wake, start_child
 
-if TYPE_CHECKING:
-    from emsworker.flows.task import FlowTask
-
 _TRIES = 5
+_TOPICS = 4000  # characters of their numbers
 
 log = logging.getLogger(__name__)
 _inside: ContextVar[str | None] = ContextVar("ems_inside_step", default=None)
@@ -70,7 +68,7 @@ class Suspended(BaseException):
 
 
 class RunAgain(BaseException):
-    """What the flow was to wait for came as it went to wait, or the store did not answer: it is run again at once."""
+    """The flow is run again at once: it need not wait for what came meanwhile, or the store did not answer."""
 
 
 class RunLost(Suspended):
@@ -87,7 +85,7 @@ class FlowRun:
         in_order: see :class:`FlowHistory`.
     """
 
-    def __init__(self, task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, *, in_order: bool) -> None:
+    def __init__(self, task: FlowFunction, store: FlowStore, loaded: Loaded, *, in_order: bool) -> None:
         self.task, self.app, self.store = task, task.flow_app, store
         self.flow: FlowRow = loaded.flow
         self.now: datetime = loaded.now
@@ -264,6 +262,8 @@ class FlowRun:
         for topic, calls in by_topic.items():
             self.app.send_calls(topic, calls, transaction=transaction)
         row.topics = ",".join(str(self.app.broker.topic(topic).id) for topic in by_topic) or None
+        if row.topics is not None and len(row.topics) > _TOPICS:
+            raise WrongArguments(f"{row.name[:50]}: calls of one step go to at most some hundred topics")
 
     def value_of(self, row: StepRow) -> Any:
         """Return what a call has returned.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from emsworker.extending.apps import Ems, Signature
 from emsworker.extending.errors import InvalidName, WrongArguments
 from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid, uid_text
-from emsworker.flows.port import FlowStore
+from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
-
-if TYPE_CHECKING:
-    from emsworker.flows.task import FlowTask
 
 FLOW_HEADER = "ems-flow"
 """Of the messages that run a flow."""
@@ -22,13 +19,13 @@ _RUN = {FLOW_HEADER: "run"}
 _LONGEST_KEY = 190
 
 
-def wake_headers(task: FlowTask[Any, Any]) -> dict[str, str]:
+def wake_headers(task: FlowFunction) -> dict[str, str]:
     """Return the headers of the messages that run flows of a function."""
     return {TASK_HEADER: task.name, GROUP_HEADER: task.group} | _RUN
 
 
 def new_flow(
-    task: FlowTask[Any, Any],
+    task: FlowFunction,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     key: str,
@@ -62,7 +59,7 @@ def _word(what: str, text: Any, longest: int) -> str:
     return text
 
 
-def start(store: FlowStore, task: FlowTask[Any, Any], new: NewFlow, transaction: Any = None) -> bool:
+def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> bool:
     """Start a flow, perhaps with a transaction; false if one with its id was there already.
 
     Raises:
@@ -84,11 +81,14 @@ def start_child(
     Args:
         place: of the call: flow, step, and number.
     """
-    from emsworker.flows.task import FlowTask  # which runs flows, and so calls this
-
     task = signature.task
-    if not isinstance(task, FlowTask):
+    if not isinstance(task, FlowFunction):
         return False
+    if signature.options:
+        names = ", ".join(signature.options)
+        raise WrongArguments(
+            f"a call of flow {task.name!r} has no options, and was given {names}; those of its tasks do"
+        )
     check_near(app, parent.topic, task.topic, task.name)
     key = child_key(parent.key, place[1], place[2])
     new = new_flow(task, signature.args, signature.kwargs, key, parent=".".join(map(str, place)))
@@ -98,9 +98,7 @@ def start_child(
 
 def send_alone(app: Ems, transaction: Any, signature: Signature[Any]) -> None:
     """Make a call for which no flow waits."""
-    from emsworker.flows.task import FlowTask  # as above
-
-    if isinstance(signature.task, FlowTask):
+    if isinstance(signature.task, FlowFunction):
         signature.task.start(*signature.args, transaction=transaction, **signature.kwargs)
     else:
         app.send_prepared(signature.prepare(), transaction)
@@ -127,7 +125,7 @@ def check_near(app: Ems, topic: str, other: str, task: str) -> None:
             )
 
 
-def send_wake(app: Ems, transaction: Any, task: FlowTask[Any, Any], number: int, due_at: datetime | None) -> None:
+def send_wake(app: Ems, transaction: Any, task: FlowFunction, number: int, due_at: datetime | None) -> None:
     """Send a message that runs a flow, perhaps later."""
     uid = uid_text(new_uid())
     app.send_call(task.topic, [[number], {}], transaction=transaction, headers=wake_headers(task), uid=uid, eta=due_at)

@@ -52,7 +52,7 @@ _NO_STEP, _NO_SIGNAL = (0,), ("",)
 
 
 class _Ready(Exception):
-    """What the flow was to wait for is there."""
+    """The flow need not wait: there is what it was to wait for."""
 
 
 class _Written(Exception):

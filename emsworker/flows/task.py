@@ -15,7 +15,7 @@ from emsworker.extending.values import DEFAULT_LADDER, Dead, Ladder, Message, ne
 from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
 from emsworker.flows.handle import FlowHandle
-from emsworker.flows.port import FlowStore
+from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import (
     DONE,
     FAILED,
@@ -42,7 +42,7 @@ _LADDER = Ladder.parse(DEFAULT_LADDER)  # its delays are the group's own; only t
 log = logging.getLogger(__name__)
 
 
-class FlowTask(Task[P, R], Generic[P, R]):
+class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
     """The function of a flow.
 
     Attributes:

@@ -8,14 +8,14 @@ called for the first one alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from emsworker.extending.apps import Ems, PartialSignature, Task
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
-from emsworker.flows.canvas import Canvas, chord, group, unrolled
+from emsworker.flows.canvas import Canvas, chord, first_calls, group, unrolled
 from emsworker.flows.starting import check_near
 
 _DEEPEST = 100
@@ -24,7 +24,7 @@ Node = list[Any] | dict[str, Any]
 
 
 class Given(NamedTuple):
-    """What a part is given by what ran before it."""
+    """The values that a part is given by those before it."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -146,15 +146,6 @@ def arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call, with what it is given."""
     return ([*args], {**kwargs}) if immutable else ([*given.args, *args], {**kwargs, **given.kwargs})
-
-
-def first_calls(part: Any) -> Iterator[PartialSignature[Any]]:
-    """Yield the calls with which a part begins, and then those of a chain whose first part has none."""
-    if isinstance(part, PartialSignature):
-        yield part
-    else:
-        for one in part.tasks:
-            yield from first_calls(one)
 
 
 def taken_of_error(task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from emsworker.extending.apps import Signature
-from emsworker.flows.port import FlowStore
+from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import (
     FAILED,
     UNDO,
@@ -20,11 +20,8 @@ from emsworker.flows.rows import (
 )
 from emsworker.flows.run import FlowRun
 
-if TYPE_CHECKING:
-    from emsworker.flows.task import FlowTask
 
-
-def undo_all(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, owner: bytes) -> None:
+def undo_all(task: FlowFunction, store: FlowStore, loaded: Loaded, owner: bytes) -> None:
     """Go on with undoing a flow until it waits for a call, or has ended.
 
     Args:
@@ -38,7 +35,7 @@ def undo_all(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, owner: 
         again = store.begin(loaded.flow.id, owner, again.flow.run)
 
 
-def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bool:
+def _undo_next(task: FlowFunction, store: FlowStore, loaded: Loaded) -> bool:
     """Make the next call that undoes something, or end the flow if none is left; false if the call has ended by now."""
     flow, failure = loaded.flow, loaded.flow.failure
     assert failure is not None, "only a flow that has failed is undone"
@@ -60,7 +57,7 @@ def _undo_next(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded) -> bo
     raise flow.rejection()
 
 
-def _make(task: FlowTask[Any, Any], store: FlowStore, loaded: Loaded, noted: StepRow) -> None:
+def _make(task: FlowFunction, store: FlowStore, loaded: Loaded, noted: StepRow) -> None:
     args, kwargs, options = decode_value(noted.value)
     signature: Signature[Any] = Signature(task.task_named(noted.name), tuple(args), kwargs, options)
     run = FlowRun(task, store, loaded, in_order=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.extending.database import Session, Statements, identifier
+from emsworker.extending.errors import error_line
 from emsworker.extending.settings import Settings
 from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
@@ -82,12 +83,12 @@ class WatchFlows:
     def _end_or_wake(self, session: Session, flow: OpenFlow) -> None:
         """Go on with a flow whose message has ended, or is gone; if it is a dead letter, the flow has failed."""
         dead = session.rows(_SQL.find_dead, {"topic_id": flow.topic_id, "uid": flow.owner})
-        if not dead or flow.fails:
+        if not dead:
             self._wake(session, flow, "its message was lost")
             return
-        failure = StoredError(dead[0][0].rpartition(".")[2] or "DeadLetter", dead[0][1])
+        failure = _error_of(*dead[0])
         args = {"flow_id": flow.id, "error_type": failure.kind[:190], "error": failure.text}
-        if session.rows(_SQL.has_undo, args):
+        if not flow.fails and session.rows(_SQL.has_undo, args):
             session.execute(_SQL.note_failure, args)
             self._wake(session, flow, f"it has failed: {failure.text}")
         elif session.transaction(lambda session: self._fail(session, flow, args | _guard(flow), failure)):
@@ -144,10 +145,15 @@ def _lost_calls(session: Session, flow: int, step: int, total: int, topic_ids: S
 
 def _failure_of(session: Session, topic_ids: Sequence[int], uid: bytes) -> StoredError:
     for topic_id in topic_ids:
-        for kind, reason in session.rows(_SQL.find_dead, {"topic_id": topic_id, "uid": uid}):
-            return StoredError(kind.rpartition(".")[2] or "DeadLetter", reason)
+        for row in session.rows(_SQL.find_dead, {"topic_id": topic_id, "uid": uid}):
+            return _error_of(*row)
     return _LOST
 
 
 def _guard(flow: OpenFlow) -> dict[str, object]:
     return {"flow_id": flow.id, "run": flow.run, "state": flow.state, "owner": flow.owner}
+
+
+def _error_of(kind: str, reason: str, error: str) -> StoredError:
+    """Return the error of a dead letter."""
+    return StoredError(kind.rpartition(".")[2] or "DeadLetter", error_line(error) or reason)

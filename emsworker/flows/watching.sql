@@ -12,7 +12,7 @@ AND began_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 SELECT number FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s
 
 -- name: find_dead
-SELECT d.error_type, d.reason FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id
+SELECT d.error_type, d.reason, d.error FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id
 JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
 WHERE m.topic_id = %(topic_id)s AND m.uid = %(uid)s LIMIT 1
 
@@ -25,7 +25,9 @@ UPDATE ems_flow SET state = 'ready', owner = %(new_owner)s, changed_at = NOW(6)
 WHERE id = %(flow_id)s AND run = %(run)s AND state = %(state)s AND owner = %(owner)s
 
 -- name: fail_lost
-UPDATE ems_flow SET state = 'failed', error_type = %(error_type)s, error = %(error)s, changed_at = NOW(6), ended_at = NOW(6)
+-- One whose steps were being undone keeps the error with which it has failed.
+UPDATE ems_flow SET state = 'failed', error = IF(error_type IS NULL, %(error)s, CONCAT(error, '; not all was undone: ', %(error)s)),
+  error_type = COALESCE(error_type, %(error_type)s), changed_at = NOW(6), ended_at = NOW(6)
 WHERE id = %(flow_id)s AND run = %(run)s AND state = %(state)s AND owner = %(owner)s
 
 -- name: note_failure

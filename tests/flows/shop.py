@@ -177,3 +177,16 @@ def middle(flow: Flow) -> Any:
 @app.flow
 def grandparent(flow: Flow) -> Any:
     return flow.gather([middle.s(), waits.s()])
+
+
+@app.task
+def vanishes() -> None: ...
+
+
+@app.flow(max_attempts=1)
+def cannot_be_undone(flow: Flow) -> None:
+    """The worker that undoes it does not know a task, as one of an earlier version."""
+    flow.undo(undo.s("first"))
+    flow.undo(vanishes.s())
+    app.registry.route(vanishes.topic, vanishes.group).tasks.pop(vanishes.name, None)
+    raise RuntimeError("out of luck")

@@ -81,3 +81,11 @@ def test_a_cancelled_flow_runs_nothing_more(stream: Stream, shop: Ems) -> None:
     stream.wait_settled(60)
     assert set(stream.rows("SELECT state FROM ems_flow")) <= {("cancelled",), ("done",)}
     assert flow.retry() and flow.get(60) == [[1, 2, 3], "ValueError", "L1"]
+
+
+@pytest.mark.slow
+def test_a_flow_that_cannot_be_undone_fails_for_good(stream: Stream, shop: Ems) -> None:
+    stream.worker(SHOP)
+    with pytest.raises(FlowFailed, match=r"out of luck; not all was undone: .*vanishes"):
+        flows.cannot_be_undone.start().get(100)
+    assert not stream.record.events("undo")
