@@ -303,9 +303,7 @@ def task_of(canvas: Any) -> CanvasRunner:
     if first is None:
         raise WrongArguments(f"{canvas!r} calls no task, so there is nowhere to run it; nothing was started")
     app = cast("Ems", first.task.app)
-    task = app.registry.route(first.task.topic, first.task.group).find(NAME)
-    assert isinstance(task, CanvasRunner)
-    return task
+    return cast("CanvasRunner", app.registry.route(first.task.topic, first.task.group).find(NAME))
 
 
 def first_calls(part: Any) -> Iterator[PartialSignature[Any]]:
