@@ -41,7 +41,8 @@ class Checkpoints:
     def __init__(self, record: Callable[[Sequence[Checkpoint]], Sequence[bool]]) -> None:
         self._record = record
         self._waiting: deque[Checkpoint] = deque()
-        self._turn = forks.Lock()
+        self._turn, self._lock = forks.Lock(), forks.Lock()
+        self._drains = False
 
     def settle(self, checkpoint: Checkpoint) -> bool:
         """Return whether a checkpoint is recorded: by this thread, with those that wait, or by one before it."""
@@ -52,7 +53,28 @@ class Checkpoints:
                     self._record_waiting(checkpoint)
         return checkpoint.recorded.result()
 
-    def _record_waiting(self, own: Checkpoint) -> None:
+    def submit(self, checkpoint: Checkpoint, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
+        """Record a checkpoint with those that wait, by a thread that has been started or is now; for coroutines.
+
+        Args:
+            start: has a thread run a call.
+        """
+        self._waiting.append(checkpoint)
+        with self._lock:
+            begins, self._drains = not self._drains, True
+        if begins:
+            start(self._drain)
+        return checkpoint.recorded
+
+    def _drain(self) -> None:
+        goes_on = True
+        while goes_on:
+            with self._turn:
+                self._record_waiting(None)
+            with self._lock:
+                self._drains = goes_on = bool(self._waiting)
+
+    def _record_waiting(self, own: Checkpoint | None) -> None:
         some: dict[int, Checkpoint] = {}
         while self._waiting and len(some) < _MOST and self._waiting[0].flow.id not in some:
             one = self._waiting.popleft()

@@ -158,7 +158,8 @@ class AsyncFlow(_Face):
         try:
             with self._run.inside(name), self._run.noting(row):
                 value = await call()
-            return await self._locked(lambda: self._run.keep(row, value))
+            async with self._lock:
+                return await self._run.akeep(row, value)
         finally:
             self._leave()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -128,6 +129,15 @@ class MemoryFlowStore:
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         self.write(flow, RunChange(added=[step]))
+
+    def submit(self, flow: FlowRow, step: StepRow, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
+        """Record a step that has ended, at once."""
+        recorded: Future[bool] = Future()
+        try:
+            recorded.set_result(self.write(flow, RunChange(added=[step])))
+        except FlowLost:
+            recorded.set_result(False)
+        return recorded
 
     def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done; false if it was to wait for what is there already."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -60,6 +61,10 @@ class FlowStore(Protocol):
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
+        ...
+
+    def submit(self, flow: FlowRow, step: StepRow, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
+        """Record a step that has ended, by a thread that ``start`` may start; false if another run has begun."""
         ...
 
     def write(self, flow: FlowRow, change: RunChange) -> bool:

@@ -5,6 +5,7 @@ Both faces, the plain one and that of coroutines, stand on it. Its methods block
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -111,13 +112,27 @@ class FlowRun:
     def keep(self, row: StepRow, value: Any) -> Any:
         """Record the value of a step that has run, and return it as every later run will get it."""
         row.value = encode_value(value, f"what step {row.name!r} returns")
-        change = self._take(added=[row])
-        if len(change.added) == 1 and not (change.ended or change.taken):
+        if self._is_written:
             with self._answered():
                 self.store.checkpoint(self.flow, row)
         else:
-            self._write(change)
+            self._write(self._take(added=[row]))
         return decode_value(row.value)
+
+    async def akeep(self, row: StepRow, value: Any) -> Any:
+        """Do the same for a coroutine: its checkpoint shares a commit with those of other flows."""
+        if not self._is_written:
+            return await self.app.pool.run(lambda: self.keep(row, value))
+        row.value = encode_value(value, f"what step {row.name!r} returns")
+        with self._answered():
+            if not await asyncio.wrap_future(self.store.submit(self.flow, row, self.app.pool.start)):
+                raise FlowLost(f"flow {self.flow.key!r} is run by another message by now, or has ended")
+        return decode_value(row.value)
+
+    @property
+    def _is_written(self) -> bool:
+        """True if all that the run has noted is written."""
+        return not (self._unwritten.added or self._unwritten.ended or self._unwritten.taken)
 
     def new_step(self, name: str) -> StepRow:
         """Return the row of a step that is about to run."""

@@ -5,7 +5,8 @@ Every write of a run begins with its fence: it takes effect only while the run i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -179,6 +180,10 @@ class MysqlFlowStore:
         checkpoint = Checkpoint(flow, step)
         if not self._checkpoints.settle(checkpoint):
             raise _lost(flow)
+
+    def submit(self, flow: FlowRow, step: StepRow, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
+        """Record a step that has ended, for a coroutine; see :meth:`Checkpoints.submit`."""
+        return self._checkpoints.submit(Checkpoint(flow, step), start)
 
     def _record(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
         """Record checkpoints of several flows in one commit."""

@@ -54,6 +54,13 @@ class ThreadPool:
                 future.add_done_callback(lambda ended: _report(name, ended))
             raise
 
+    def start(self, call: Callable[[], object]) -> None:
+        """Have a thread run a call, whose end nobody waits for; one that fails must tell itself."""
+        if self._threads:
+            self._submit(call)
+        else:
+            call()
+
     def _submit(self, call: Callable[[], T]) -> Future[T]:
         with self._lock:
             if self._executor is None:
