@@ -227,12 +227,14 @@ class Loaded:
 
     Attributes:
         now: the server's time.
+        call_ends: the ends of single calls by the number of their step, but for large ones.
     """
 
     flow: FlowRow
     steps: Sequence[StepRow]
     signals: list[SignalRow]
     now: datetime
+    call_ends: Mapping[int, CallEnd] = field(default_factory=dict)
 
 
 def next_number(steps: Sequence[StepRow]) -> int:

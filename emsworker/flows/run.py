@@ -91,7 +91,7 @@ class FlowRun:
         self.flow: FlowRow = loaded.flow
         self.now: datetime = loaded.now
         self.history = FlowHistory(loaded.steps, loaded.flow.next_step, in_order=in_order)
-        self._signals = loaded.signals
+        self._signals, self._call_ends = loaded.signals, loaded.call_ends
         self._unwritten = RunChange()
         self.closed = False
         self.left: BaseException | None = None
@@ -286,7 +286,9 @@ class FlowRun:
         Raises:
             CallFailed: it has failed.
         """
-        (end,) = self.store.ends_of(self.flow, row)
+        end = self._call_ends.get(row.number)
+        if end is None:
+            (end,) = self.store.ends_of(self.flow, row)
         return value_of(row, end)
 
     def values_of(self, row: StepRow, *, errors: bool) -> list[Any]:

@@ -159,15 +159,21 @@ class MysqlFlowStore:
             args = {"flow_id": number, "owner": owner, "run": after}
             packet = session.packet()
             begun = packet.add(_SQL.begin_run, args)
-            for statement in (_SQL.get_flow, _SQL.list_steps, _SQL.list_signals):
+            for statement in (_SQL.get_flow, _SQL.list_steps, _SQL.list_signals, _SQL.list_small_ends):
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
                 if after is None:
                     _refuse_failed(results[begun + 1].rows, owner)
                 return None
-            flow, steps, signals = (result.rows for result in results[begun + 1 :])
-            return Loaded(_flow(flow[0]), [_step(row) for row in steps], [*map(_signal, signals)], utc(flow[0][-1]))
+            flow, steps, signals, ends = (result.rows for result in results[begun + 1 :])
+            return Loaded(
+                _flow(flow[0]),
+                [_step(row) for row in steps],
+                [*map(_signal, signals)],
+                utc(flow[0][-1]),
+                {step: CallEnd(number, value, _failure(kind, text)) for step, number, value, kind, text in ends},
+            )
 
         return self._database.call(begin)
 

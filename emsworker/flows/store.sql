@@ -49,6 +49,11 @@ FROM ems_flow_step WHERE flow_id = %(flow_id)s ORDER BY step
 -- name: list_ends
 SELECT number, value, error_type, error FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s ORDER BY number
 
+-- name: list_small_ends
+-- Of single calls: a run asks for most of them, one after another. Large values are read when they are asked for.
+SELECT e.step, e.number, e.value, e.error_type, e.error FROM ems_flow_step s JOIN ems_flow_end e ON e.flow_id = s.flow_id AND e.step = s.step
+WHERE s.flow_id = %(flow_id)s AND s.kind = 'call' AND s.pending = 0 AND (e.value IS NULL OR LENGTH(e.value) <= 4000)
+
 -- name: list_signals
 SELECT id, name, value FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL ORDER BY id
 
