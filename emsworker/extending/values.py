@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from emsworker.core.model import FOLLOW_HEADER as FOLLOW_HEADER
     from emsworker.core.model import GROUP_HEADER as GROUP_HEADER
     from emsworker.core.model import PRIORITY_HEADER as PRIORITY_HEADER
+    from emsworker.core.model import SLOT_HEADER as SLOT_HEADER
     from emsworker.core.model import TASK_HEADER as TASK_HEADER
     from emsworker.core.model import UNLIMITED_S as UNLIMITED_S
     from emsworker.core.model import Group as Group
@@ -95,8 +96,8 @@ else:  # a name that is not above is an error of types, too
             "parse_uid short_client uid_text",
             "emsworker.core.ladder": "DEFAULT_LADDER Dead Ladder",
             "emsworker.core.model": "FOLLOW_HEADER GROUP_HEADER Group Message NewMessage Order Outcome "
-            "PRIORITY_HEADER Receipt TASK_HEADER Topic TopicKind UNLIMITED_S "
-            "priority_header priority_of",
+            "PRIORITY_HEADER Receipt SLOT_HEADER TASK_HEADER Topic TopicKind "
+            "UNLIMITED_S priority_header priority_of",
             "emsworker.core.offsets": "OffsetRange",
             "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
             "emsworker.core.preview": "PreviewDecoder",

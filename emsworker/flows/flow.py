@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -26,8 +27,8 @@ Call = Signature[R] | Canvas[R]
 class _Face:
     """The part that plain flows and those of coroutines have in common."""
 
-    def __init__(self, run: FlowRun, attempt: int) -> None:
-        self._run = run
+    def __init__(self, run: FlowRun, attempt: int, slot: str | None) -> None:
+        self._run, self._slot = run, slot
         self.attempt = attempt
 
     @property
@@ -39,6 +40,11 @@ class _Face:
     def id(self) -> str:
         """The flow's id."""
         return self._run.flow.key
+
+    @property
+    def slot(self) -> datetime | None:
+        """The time for which a schedule has started the flow, in UTC; ``None`` if none has."""
+        return None if self._slot is None else datetime.fromisoformat(self._slot)
 
     def patched(self, name: str) -> bool:
         """Return whether the flow came here for the first time with the code that asks this.
@@ -130,8 +136,8 @@ class AsyncFlow(_Face):
     Await nothing else between steps: while everything waits for calls, signals or times, the function is left.
     """
 
-    def __init__(self, run: FlowRun, attempt: int, idle: asyncio.Event) -> None:
-        super().__init__(run, attempt)
+    def __init__(self, run: FlowRun, attempt: int, slot: str | None, idle: asyncio.Event) -> None:
+        super().__init__(run, attempt, slot)
         self._idle = idle
         self._lock = asyncio.Lock()
         self._active = 0

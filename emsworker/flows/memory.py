@@ -158,6 +158,8 @@ class MemoryFlowStore:
         kept.taken += [(taken[one.id], one) for one in kept.signals if one.id in taken]
         kept.signals = [one for one in kept.signals if one.id not in taken]
         kept.values += [(number, value, self._broker.now()) for number, value in change.emitted]
+        if change.wake_at is not None:
+            self._send_wake(kept, None, (change.wake_at - self._broker.now()).total_seconds())
         if change.state is not None:
             row.state, row.waits, row.value = change.state, change.waits, change.value
             row.failure = change.failure or row.failure

@@ -204,6 +204,7 @@ class RunChange:
         emitted: values, each with its number.
         state: of the flow from now on; ``None`` if the run goes on.
         waits: for what it waits.
+        wake_at: when a message is to run it, whatever becomes of what it waits for.
         unless: steps and signals; if one of these steps has no call pending, or one of these signals is there, the flow
             does not wait, and nothing is written.
         since: when the run began; the flow does not wait either if a time for which it waits has come since.
@@ -215,6 +216,7 @@ class RunChange:
     emitted: list[tuple[int, bytes]] = field(default_factory=list)
     state: str | None = None
     waits: str | None = None
+    wake_at: datetime | None = None
     value: bytes | None = None
     failure: StoredError | None = None
     unless: tuple[Sequence[int], Sequence[str]] = ((), ())

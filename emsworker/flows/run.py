@@ -52,7 +52,7 @@ from emsworker.flows.rows import (
     decode_value,
     encode_value,
 )
-from emsworker.flows.starting import check_near, send_alone, send_wake, start_child
+from emsworker.flows.starting import check_near, send_alone, start_child
 
 _TRIES = 5
 _TOPICS = 4000  # characters of their numbers
@@ -385,16 +385,8 @@ class FlowRun:
 
     def _wait_until(self, row: StepRow, waits: str | None) -> None:
         """Record a step that waits, and send the message that runs the flow when its time has come."""
-        change = self._take(added=[row], state=None if waits is None else WAITING, waits=waits)
-        if row.due_at is None:
-            self._write(change)
-            return
-
-        def write(transaction: OutboxTransaction) -> None:
-            send_wake(self.app, transaction, self.task, self.flow.id, row.due_at)
-            self.store.write_in(transaction, self.flow, change)
-
-        self._commit(write)
+        state = None if waits is None else WAITING
+        self._write(self._take(added=[row], state=state, waits=waits, wake_at=row.due_at))
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from emsworker.extending.apps import Ems, Signature
 from emsworker.extending.errors import InvalidName, WrongArguments
-from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid, uid_text
+from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
 
@@ -33,8 +32,12 @@ def new_flow(
     timeout_s: float | None = None,
     attributes: Mapping[str, Any] | None = None,
     parent: str | None = None,
+    headers: Mapping[str, str] = _RUN,
 ) -> NewFlow:
     """Return a flow that is to be started, checked.
+
+    Args:
+        headers: more of the messages that run it.
 
     Raises:
         WrongArguments: the function does not take these arguments.
@@ -49,8 +52,8 @@ def new_flow(
         for name, value in (attributes or {}).items()
     }
     encoded = encode_value([list(args), dict(kwargs)], f"the arguments of flow {task.name!r}")
-    headers = encode_headers(wake_headers(task))
-    return NewFlow(key, task.name, task.version, task.topic, headers, encoded, timeout_s, words, parent)
+    encoded_headers = encode_headers({**headers, **wake_headers(task)})
+    return NewFlow(key, task.name, task.version, task.topic, encoded_headers, encoded, timeout_s, words, parent)
 
 
 def _word(what: str, text: Any, longest: int) -> str:
@@ -123,9 +126,3 @@ def check_near(app: Ems, topic: str, other: str, task: str) -> None:
                 f"the flow is on server {here!r}, and topic {other!r} of {task!r} on {there!r}; "
                 "a flow calls what is on its own server"
             )
-
-
-def send_wake(app: Ems, transaction: Any, task: FlowFunction, number: int, due_at: datetime | None) -> None:
-    """Send a message that runs a flow, perhaps later."""
-    uid = uid_text(new_uid())
-    app.send_call(task.topic, [[number], {}], transaction=transaction, headers=wake_headers(task), uid=uid, eta=due_at)

@@ -298,6 +298,9 @@ class MysqlFlowStore:
                 for number, value in change.emitted
             ]
             yield insertion(_SQL.insert_values, rows)
+        if change.wake_at is not None:
+            later = literals({"due_at": change.wake_at.replace(tzinfo=None), "uid": new_uid()})
+            yield fill(_SQL.send_later, {**flow_id, **later, "database": self._name})
         if change.state is not None:
             args: dict[str, Any] = {
                 "state": change.state,

@@ -133,6 +133,12 @@ WHERE s.flow_id = %(flow_id)s AND s.step = %(step)s AND s.pending = 0 AND f.stat
 UPDATE %(database)s.ems_flow SET state = 'ready', owner = %(owner)s, waits = NULL, changed_at = UTC_TIMESTAMP(6)
 WHERE id = %(flow_id)s AND state = 'waiting'
 
+-- name: send_later
+-- A message that runs the flow at a time, with the headers of the first one.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, %(due_at)s, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE id = %(flow_id)s
+
 -- name: send_wake
 -- The message is sent only if the flow was woken just before: the owner is new each time.
 INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)

@@ -11,7 +11,16 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task
 from emsworker.extending.errors import ConfigError, DecodeError, Problem, TopicRuleError, UnknownTask, text_of
-from emsworker.extending.values import DEFAULT_LADDER, Dead, Ladder, Message, new_uid, parse_duration, uid_text
+from emsworker.extending.values import (
+    DEFAULT_LADDER,
+    SLOT_HEADER,
+    Dead,
+    Ladder,
+    Message,
+    new_uid,
+    parse_duration,
+    uid_text,
+)
 from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
 from emsworker.flows.handle import FlowHandle
@@ -28,7 +37,7 @@ from emsworker.flows.rows import (
     encode_value,
 )
 from emsworker.flows.run import FlowRun, RunAgain, RunLost, Suspended, is_final
-from emsworker.flows.starting import FLOW_HEADER, new_flow, send_wake, start
+from emsworker.flows.starting import FLOW_HEADER, new_flow, start
 from emsworker.flows.stores import store_for
 from emsworker.flows.undoing import undo_all
 
@@ -162,7 +171,8 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             args, kwargs = tuple(args), dict(kwargs)
         except (TypeError, ValueError):
             raise DecodeError(f"the body of {message.id} is not a call of a flow: it must be [args, kwargs]") from None
-        start(self.store, self, new_flow(self, args, kwargs, message.id))
+        slot = {name: text for name, text in message.headers.items() if name == SLOT_HEADER}
+        start(self.store, self, new_flow(self, args, kwargs, message.id, headers=slot))
 
     def _run(self, number: int, message: Message) -> None:
         """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
@@ -184,7 +194,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         args, kwargs = decode_value(run.flow.args)
         try:
             _check_deadline(run)
-            value = self._functions[run.flow.version](Flow(run, message.attempt), *args, **kwargs)
+            value = self._functions[run.flow.version](
+                Flow(run, message.attempt, message.headers.get(SLOT_HEADER)), *args, **kwargs
+            )
             _check_left(run)
             self._finish(run, value)
         except FlowLost:
@@ -227,7 +239,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
     async def _await(self, run: FlowRun, message: Message) -> Any:
         """Await the function until it ends, or all of it waits."""
         idle = asyncio.Event()
-        flow = AsyncFlow(run, message.attempt, idle)
+        flow = AsyncFlow(run, message.attempt, message.headers.get(SLOT_HEADER), idle)
         args, kwargs = decode_value(run.flow.args)
         function = self._functions[run.flow.version]
         main = asyncio.ensure_future(function(flow, *args, **kwargs))
@@ -263,9 +275,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         flow = loaded.flow
         due_at = self.flow_app.server_time(_UNKNOWN_VERSION_S)
         log.warning("flow %r has version %d of %s, which is not known here", flow.key, flow.version, self.name)
-        with self.flow_app.transaction() as own:
-            send_wake(self.flow_app, own, self, flow.id, due_at)
-            store.write_in(own, flow, RunChange(state=WAITING, waits=f"a worker with version {flow.version}"))
+        store.write(flow, RunChange(state=WAITING, waits=f"a worker with version {flow.version}", wake_at=due_at))
 
     def failure_of(self, error: Exception) -> StoredError:
         """Return the failure of a flow that ends with an error."""
