@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -835,3 +835,23 @@ def test_a_flow_that_ignores_its_message_ends(shop: Shop, test: TestApp) -> None
         handle.get(0)
     with pytest.raises(ConfigError, match="a flow has no such option"):
         shop.app.flow(on_error="ignore")(lambda flow: None)
+
+
+def test_a_flow_that_a_schedule_has_started_knows_its_slot() -> None:
+    app = Ems("slots")
+    seen: list[Any] = []
+
+    @app.flow(name="nightly")
+    def nightly(flow: Flow) -> None:
+        seen.append(flow.slot)
+        flow.sleep(1)
+        seen.append(flow.slot)
+
+    slot = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    with app.test() as test:
+        headers = {"ems-task": "nightly", "ems-group": nightly.group, "ems-slot": slot.isoformat()}
+        app.send_call(nightly.topic, [[], {}], headers=headers)
+        test.run()
+        nightly.start()
+        test.run()
+    assert seen == [slot, slot, slot, None, None, None]
