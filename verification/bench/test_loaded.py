@@ -37,7 +37,7 @@ def test_a_process_that_fails_voids_the_run(capfd: pytest.CaptureFixture[str]) -
 
 def test_naps_are_run_by_all_threads(bench_servers: Servers) -> None:
     with bench_servers.stage(QUICK) as stage:
-        rate = loaded._nap(stage, 0.05, 300)
+        rate = loaded._nap(stage, 0.05, 900)
     # Acked offsets are written every 100 ms, so what is seen of them is a little uneven.
     assert 16 / 0.05 / 4 < rate < 1.3 * 16 / 0.05, "sixteen at once: not more, and by far more than four"
 

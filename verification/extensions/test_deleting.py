@@ -74,7 +74,7 @@ _TOP = """
     store/test_capped_lists.py store/test_group_states.py
 """
 _MONITORING = """
-    cli/test_help.py cli/test_monitoring.py extending monitoring store/test_demand.py store/test_holds.py
+    cli/test_help.py cli/test_monitoring.py extending flows/test_counts.py monitoring store/test_demand.py store/test_holds.py
     store/test_skipping.py unit/test_extras.py
 """
 _DELETED = [
@@ -98,8 +98,8 @@ _DELETED = [
     # Its servers are those of the tests, so these do not run without it.
     _deleted("local", "emsworker.local", ""),
 ]
-_ENTRANCES = {"flows": {"app.py", "task.py", "test_errors.py"}, "local": {"pytest_plugin.py"}}
-"""What imports an extension in a function, or for type checkers, when a user asks for what is in it."""
+_ENTRANCES = {"flows": {"app.py", "task.py", "test_errors.py"}, "local": {"pytest_plugin.py"}, "web": {"extension.py"}}
+"""What names an extension in a function, a declaration or for type checkers: it is read when a user asks for it."""
 
 _IMPORT_ALL = """
 import importlib, pkgutil, sys
