@@ -40,6 +40,7 @@ ARGUMENTS = {
     "chaos break": ["{tmp}"], "chaos check": ["{tmp}"], "local start": [], "local stop": [],
     "worker": ["-A", "nowhere"], "top": ["--json"], "audit": [], "beat": [],
     "dead requeue": ["--all", "--yes"], "dead delete": ["--all", "--yes"],
+    "flows list": [], "flows cancel": ["--all", "--yes"], "flows retry": ["--all", "--yes"], "flows delete": ["--all", "--yes"],
 }  # fmt: skip
 WORDS = {"--to", "--from"}  # places in a stream, which click knows as text
 # A server that is started or stopped, a worker, or a second's wait is more than this test wants where the number is a good one.

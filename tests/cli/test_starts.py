@@ -76,6 +76,7 @@ ELSEWHERE = {
     "worker": "test_worker.py", "health": "test_monitoring.py", "chaos break": "test_chaos.py",
     "chaos check": "test_chaos.py", "schedules delete": "test_commands.py", "readers release": "test_commands.py",
     "local start": "../local", "local sql": "../local", "servers retire": "test_servers.py",
+    **{f"flows {name}": "../flows" for name in ("list", "show", "cancel", "retry", "signal", "delete")},
 }  # fmt: skip
 """Commands that need more than a stream, and the tests of their own, which start them."""
 

@@ -87,7 +87,11 @@ _DELETED = [
     _deleted("top", "emsworker.top", _TOP),
     _deleted("web", "emsworker.web emsworker.flows.pages", f"{_WEB} flows/test_pages.py"),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
-    _deleted("flows", "emsworker.flows", "flows cli/test_help.py security/test_grants.py"),
+    _deleted(
+        "flows",
+        "emsworker.flows",
+        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows security/test_grants.py",
+    ),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
     _deleted(
         "opentelemetry",
