@@ -21,6 +21,7 @@ import pytest
 from emsworker import Ems, Transaction
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import Reject
+from emsworker.core.ids import new_uid
 from emsworker.core.model import FOLLOW_HEADER
 from emsworker.flows import CallFailed, Flow, FlowCancelled, FlowFailed
 from emsworker.flows import store as mysql_store
@@ -193,9 +194,10 @@ class MysqlWorld(World):
             transaction.execute(statement)
 
     def wake(self, flow: FlowRow) -> None:
-        self._stream.run("UPDATE ems_flow SET state = 'waiting' WHERE id = %s", flow.id)
+        owner = new_uid()
+        self._stream.run("UPDATE ems_flow SET state = 'ready', owner = %s WHERE id = %s", owner, flow.id)
         with self.app.transaction() as transaction:
-            self.store.wake(transaction, flow.id)
+            transaction.execute(mysql_store.send_wake(self._database, flow.id, owner))
 
 
 class MemoryWorld(World):
@@ -320,10 +322,11 @@ class Simulation:
 
     def _is_quiet(self) -> bool:
         world = self.world
-        return (
-            not (world.runs or self._signals or self._cancels)
-            and all(uid in world.acked for uid, *_ in world.due())
-            and (self._all_ended() or not (self._sleeps() or self._wakes_lost()))
+        if world.runs or self._signals or self._cancels:
+            return False
+        sleeps = self._sleeps()  # before what is due: a time may come between the two looks
+        return all(uid in world.acked for uid, *_ in world.due()) and (
+            self._all_ended() or not (sleeps or self._wakes_lost())
         )
 
     def _wakes_lost(self) -> bool:

@@ -280,7 +280,7 @@ def test_the_page_on_security_tells_all_that_each_role_may_write() -> None:
     for row in (
         "| `publisher` | `ems_publish` (topic, body, key, tag, headers, task, priority, delay_s, uid) | nothing | nothing |",
         "| `producer` | `ems_dedup`, `ems_flow`, `ems_flow_attribute`, `ems_flow_signal`, `ems_message`, `ems_outbox` | "
-        "`ems_dedup`, `ems_flow` (id, state, owner, waits, changed_at), `ems_outbox` (created_at), `ems_partition` "
+        "`ems_dedup`, `ems_flow` (state, owner, waits, changed_at), `ems_outbox` (created_at), `ems_partition` "
         "(next_offset) | nothing |",
         "| `viewer` | nothing | nothing | nothing |",
         "| `reader` | nothing | nothing | nothing |",
