@@ -154,7 +154,7 @@ def extension(name: str) -> Extension:
 def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> None:
     """Tell the extensions that follow calls of their ends.
 
-    A header that names none is passed over with a warning: whoever may send can write it, and its message has ended.
+    A header that names none is passed over with a warning: anybody who sends can write it, and its message has ended.
 
     Args:
         to: the packet of the acks, or the broker in memory.

@@ -356,14 +356,7 @@ def _change(
     """Change the flows that are named, or all that are selected, and report it."""
     from emsworker.flows.operating import Flows, change_all, count_flow
 
-    if everything == bool(ids):
-        raise click.UsageError("Name flows or --all, not both." if ids else "Name flows, or --all.")
-    selected = click.get_current_context().get_parameter_source
-    if ids and any(
-        selected(name) is not click.core.ParameterSource.DEFAULT
-        for name in ("states", "name", "waits", "error", "attributes", "since", "until", "dry_run")
-    ):
-        raise click.UsageError("--state, --name and the other filters, and --dry-run, select among --all.")
+    _check_choice(ids, everything)
     stream = open_stream()
     opened = _opened(stream)
     only = _filter_of(stream, given, **more)
@@ -389,16 +382,36 @@ def _change(
             with progress(f"{ask} them", None if capped else count) as bar:
                 changed, refused = change_all(Flows(database), only, work, bar.update)
     print_done({done.lower(): changed, "refused": refused}, f"{done} {counted(changed, 'flow')}.", as_json)
+    _tell_left(len(ids) - changed if ids else len(refused), refused)
+
+
+def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
+    """Check that flows are named, or chosen by filters, and not both.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if everything == bool(ids):
+        raise click.UsageError("Name flows or --all, not both." if ids else "Name flows, or --all.")
+    selected = click.get_current_context().get_parameter_source
+    if ids and any(
+        selected(name) is not click.core.ParameterSource.DEFAULT
+        for name in ("states", "name", "waits", "error", "attributes", "since", "until", "dry_run")
+    ):
+        raise click.UsageError("--state, --name and the other filters, and --dry-run, select among --all.")
+
+
+def _tell_left(left: int, refused: dict[str, str]) -> None:
+    """Name the flows that were left as they are.
+
+    Raises:
+        Exit: there are any.
+    """
     for key, why in list(refused.items())[:_MOST_SHOWN]:
         click.echo(f"Left as it is: {key}: {why}", err=True)
-    if changed < len(ids) or refused:
-        left = len(ids) - changed if ids else len(refused)
-        click.echo(
-            f"{counted(left, 'flow')} left as they are: not in a state for it."
-            if ids
-            else f"{counted(left, 'flow')} left as they are.",
-            err=True,
-        )
+    if left:
+        why = "" if refused else ": not in a state for it"
+        click.echo(f"{counted(left, 'flow')} left as they are{why}.", err=True)
         raise click.exceptions.Exit(1)
 
 

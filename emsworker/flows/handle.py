@@ -120,7 +120,7 @@ class FlowHandle(Generic[R]):
 
     @property
     def children(self) -> list[CallResult]:
-        """The same as :attr:`results`, by Celery's word."""
+        """Celery's word for :attr:`results`."""
         return self.results
 
     @property

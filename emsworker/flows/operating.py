@@ -38,7 +38,7 @@ _STORE = Statements("emsworker.flows.store")
 
 @dataclass(frozen=True)
 class FlowFilter:
-    """Which flows are meant; what is ``None`` or empty is not asked for.
+    """A choice of flows; what is ``None`` or empty does not narrow it.
 
     Args:
         states: any of these.
@@ -108,7 +108,7 @@ class FlowCount:
     """Flows of one state that have the same function, reason and error.
 
     Attributes:
-        capped: there are more; so many were counted.
+        capped: there are more, and this number of them was counted.
         oldest, latest: of their latest changes.
     """
 

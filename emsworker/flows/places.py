@@ -22,7 +22,7 @@ def place_word(flow: int, step: int, number: int) -> str:
 def read_place(row: ResultRow) -> tuple[int, int, int] | None:
     """Return the place of a call that has ended; ``None`` if its header is none that a flow has written.
 
-    Whoever may send can write such a header, and an error here would hold up the acks of others.
+    Anybody who may send can write such a header, and an error here would hold up the acks of others.
     """
     found = _PLACE.fullmatch(row.follow or "")
     if found is not None:

@@ -95,7 +95,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
 
     @property
     def store(self) -> FlowStore:
-        """Where its flows are kept."""
+        """The store that keeps its flows."""
         return store_for(self.flow_app, self.topic)
 
     # -- starting ------------------------------------------------------------------------------------------------------

@@ -102,7 +102,11 @@ _DELETED = [
     # Its servers are those of the tests, so these do not run without it.
     _deleted("local", "emsworker.local", ""),
 ]
-_ENTRANCES = {"flows": {"app.py", "task.py", "test_errors.py"}, "local": {"pytest_plugin.py"}, "web": {"extension.py"}}
+_ENTRANCES = {
+    "flows": {"app.py", "tasks/task.py", "docs/test_errors.py"},
+    "local": {"pytest_plugin.py"},
+    "web": {"flows/extension.py"},
+}
 """What names an extension in a function, a declaration or for type checkers: it is read when a user asks for it."""
 
 _IMPORT_ALL = """
@@ -237,7 +241,7 @@ def _users(folder: Path, copy: Path, deleted: Deleted) -> list[str]:
     return [
         f"{path}: {name}"
         for path, names in _names(folder).items()
-        if (copy / path).exists() and path.name not in _ENTRANCES.get(deleted.name, ())
+        if (copy / path).exists() and path.as_posix() not in _ENTRANCES.get(deleted.name, ())
         for name in names
         if gone.fullmatch(name)
     ]
