@@ -411,7 +411,9 @@ def _tell_left(left: int, refused: dict[str, str]) -> None:
         click.echo(f"Left as it is: {key}: {why}", err=True)
     if left:
         why = "" if refused else ": not in a state for it"
-        click.echo(f"{counted(left, 'flow')} left as they are{why}.", err=True)
+        click.echo(
+            f"{counted(left, 'flow')} {'is left as it is' if left == 1 else 'are left as they are'}{why}.", err=True
+        )
         raise click.exceptions.Exit(1)
 
 
