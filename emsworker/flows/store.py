@@ -33,6 +33,7 @@ from emsworker.flows.places import call_uid, end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    READY,
     UNDONE,
     WAITING,
     CallEnd,
@@ -54,6 +55,10 @@ _NO_STEP, _NO_SIGNAL = (0,), ("",)
 
 class _Ready(Exception):
     """The flow need not wait: there is what it was to wait for."""
+
+
+class _Ended(Exception):
+    """The flow has ended, so that it gets no signal; its state."""
 
 
 class _Written(Exception):
@@ -126,21 +131,20 @@ class MysqlFlowStore:
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits.
 
+        Args:
+            transaction: as of :meth:`start`; one of its own is tried again, and gives the signal once.
+
         Returns:
             its state; ``None`` if there is no such flow. One that has ended gets no signal.
         """
-        self._run(transaction, _SQL.lock_flow, {"key": key})
-        found = self._run(transaction, _SQL.find_by_key, {"key": key})
-        if not found:
-            return None
-        ((number, state),) = found
-        if state not in ENDED:
-            args = {"flow_id": number, "name": name, "value": value, "owner": new_uid()}
-            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
-                self._run(transaction, statement, args)
-            if self._outbox is not None:
-                self._outbox.move_after(transaction)
-        return str(state)
+        signal = {"key": key, "name": name, "value": value, "uid": new_uid(), "owner": new_uid()}
+        if transaction is None:
+            state = self._database.call(partial(_give_signal, signal))
+        else:
+            state = _give(partial(self._run, transaction), signal)
+        if state not in (None, *ENDED) and self._outbox is not None:
+            self._outbox.move_after(transaction)
+        return state
 
     def _run(self, transaction: Any, statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         return foreign.run(transaction, fill(statement, {**literals(args), "database": self._name}))
@@ -410,6 +414,40 @@ def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Seq
         return packet.send()[found].rows
 
     return session.retry_on_conflict(run)
+
+
+def _give_signal(signal: Mapping[str, Any], session: Session) -> str | None:
+    """Give a signal in a transaction of its own; after a lost answer again, but only once."""
+    database = identifier(session.database)
+
+    def run(statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return session.execute(fill(statement, {**literals(args), "database": database})).rows
+
+    def give(_: Session) -> str | None:
+        state = _give(run, signal)
+        if state in ENDED:
+            ((number, _),) = run(_SQL.find_by_key, signal)
+            run(_SQL.insert_signal, {**signal, "flow_id": number})  # a duplicate if an earlier try gave it
+            raise _Ended(state)  # rolls it back if not
+        return state
+
+    try:
+        return session.transaction(give)
+    except Duplicate:
+        return READY
+    except _Ended as ended:
+        return str(ended)
+
+
+def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], signal: Mapping[str, Any]) -> str | None:
+    """Give a signal in an open transaction, and return the flow's state; see :meth:`MysqlFlowStore.signal`."""
+    run(_SQL.lock_flow, signal)
+    for number, state in run(_SQL.find_by_key, signal):
+        if state not in ENDED:
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+                run(statement, {**signal, "flow_id": number})
+        return str(state)
+    return None
 
 
 def _cancel_calls(flow_id: int, session: Session) -> None:

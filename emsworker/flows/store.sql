@@ -146,7 +146,8 @@ SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[['
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND owner = %(owner)s AND state = 'ready'
 
 -- name: insert_signal
-INSERT INTO %(database)s.ems_flow_signal (flow_id, name, value, sent_at) VALUES (%(flow_id)s, %(name)s, %(value)s, UTC_TIMESTAMP(6))
+INSERT INTO %(database)s.ems_flow_signal (flow_id, uid, name, value, sent_at)
+VALUES (%(flow_id)s, %(uid)s, %(name)s, %(value)s, UTC_TIMESTAMP(6))
 
 -- name: find_by_key
 SELECT id, state FROM %(database)s.ems_flow WHERE `key` = %(key)s

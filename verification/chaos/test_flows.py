@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -46,7 +47,7 @@ class Chaos:
         self._stream, self._proxy, self._url = stream, proxy, url
         self._chance = random.Random(seed)
         self._workers = [self._worker() for _ in range(2)]
-        self._frozen: list[tuple[float, int]] = []
+        self._frozen: dict[int, Timer] = {}
         self._pending: list[tuple[str, int]] = []
         self.handles: dict[int, tuple[str, FlowHandle[object]]] = {}
         self.done: Counter[str] = Counter()
@@ -92,21 +93,20 @@ class Chaos:
         if pids := self._pids():
             pid = self._chance.choice(pids)
             kill(pid, signal.SIGSTOP)
-            self._frozen.append((ticks() + 3.0, pid))  # past its lease
+            # Past its lease; by a thread, because what this one does may wait for a row that the frozen process holds.
+            self._frozen[pid] = Timer(3.0, self._thaw, [pid])
+            self._frozen[pid].start()
 
     def _cut(self) -> None:
         marker = self._chance.choice((b"", b"COMMIT", b"ems_flow_step", b"ems_flow_end", b"ems_flow SET"))
         self._proxy.arm(marker, self._chance.choice((Cut.BEFORE, Cut.AFTER)))
 
-    def thaw(self, *, all_of_them: bool = False) -> None:
-        """Let frozen processes go on when their time has come."""
-        for at, pid in [one for one in self._frozen if all_of_them or one[0] <= ticks()]:
-            kill(pid, signal.SIGCONT)
-            self._frozen.remove((at, pid))
+    def _thaw(self, pid: int) -> None:
+        kill(pid, signal.SIGCONT)
+        del self._frozen[pid]
 
     def _pids(self) -> list[int]:
-        frozen = {pid for _, pid in self._frozen}
-        return [pid for worker in self._workers for pid in worker.children() if pid not in frozen]
+        return [pid for worker in self._workers for pid in worker.children() if pid not in self._frozen]
 
     def run(self, seconds: float) -> None:
         """Start flows and break things for some time, and wait for the end of all flows."""
@@ -115,13 +115,13 @@ class Chaos:
         while ticks() < ends_at:
             self.start_flow(chance.choice(_MIX))
             self.give_signals(chance.randint(0, 3))
-            self.thaw()
             if chance.random() < 0.4:
                 self.break_something()
             pause = ticks() + chance.uniform(0.05, 0.6)
             until(lambda pause=pause: ticks() >= pause, 10, "a random moment")  # type: ignore[misc]
         self._proxy.disarm()
-        self.thaw(all_of_them=True)
+        for timer in list(self._frozen.values()):
+            timer.join()
         self.give_signals(len(self._pending))
         until(lambda: not self.open_flows(), 240, f"all flows end; {self.open_flows()}; log:\n{self._stream.logs()}")
 

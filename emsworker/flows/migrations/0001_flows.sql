@@ -62,12 +62,14 @@ CREATE TABLE IF NOT EXISTS ems_flow_end (
 CREATE TABLE IF NOT EXISTS ems_flow_signal (
   id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   flow_id BIGINT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   value MEDIUMBLOB NOT NULL,
   step INT UNSIGNED NULL,
   sent_at DATETIME(6) NOT NULL,
   PRIMARY KEY (flow_id, id),
-  KEY id (id)
+  KEY id (id),
+  UNIQUE KEY uid (flow_id, uid)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_flow_value (
