@@ -29,7 +29,7 @@ _PART, _FEW = 1000, 100
 _EVER, _NEVER, _LARGEST = datetime(1000, 1, 1), datetime(9999, 12, 31), (1 << 64) - 1
 _COLUMNS = (
     "f.id, f.`key`, f.name, f.version, t.name, f.state, f.waits, f.error_type, f.parent, f.started_at, f.changed_at, "
-    "f.deadline_at, f.ended_at"
+    "f.begins_at, f.deadline_at, f.ended_at"
 )
 _SQL = Statements(__name__, columns=_COLUMNS)
 _STORE = Statements("emsworker.flows.store")
@@ -85,6 +85,7 @@ class FlowEntry:
         id: as users see it.
         waits: for what it waits.
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
+        begins_at: before which it does not begin, while further starts of a burst may come.
     """
 
     number: int
@@ -98,6 +99,7 @@ class FlowEntry:
     parent: str | None
     started_at: datetime
     changed_at: datetime
+    begins_at: datetime | None
     deadline_at: datetime | None
     ended_at: datetime | None
 

@@ -91,13 +91,7 @@ class MysqlFlowStore:
             FlowExists: the flow with this id is of another function, or has other arguments.
         """
         *statements, last = self._starting(new, topic_id, owner)
-        if transaction is None:
-            rows = self._database.call(partial(_run_together, statements, last))
-        else:
-            for statement in statements:
-                foreign.run(transaction, statement)
-            rows = foreign.run(transaction, last)
-        ((its_owner, name, args),) = rows
+        ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
             return False
@@ -105,8 +99,49 @@ class MysqlFlowStore:
             self._outbox.move_after(transaction)
         return True
 
+    def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
+        """Store the flow of a burst of starts, or give the one that is there new arguments and a later beginning.
+
+        Returns:
+            its id, that of the new one if there was none.
+        """
+        *statements, last = self._debouncing(new, topic_id, owner)
+        ((key,),) = self._run_all(transaction, statements, last)
+        return str(key)
+
+    def _run_all(self, transaction: Any, statements: Sequence[Sql], last: Sql) -> Sequence[Sequence[Any]]:
+        """Run statements in a transaction, and return the rows of the last one."""
+        if transaction is None:
+            return self._database.call(partial(_run_together, statements, last))
+        for statement in statements:
+            foreign.run(transaction, statement)
+        return foreign.run(transaction, last)
+
     def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
+        filled = self._filled(new, topic_id, owner)
+        yield fill(_SQL.insert_flow, filled)
+        yield from self._accompanying(new, filled)
+        yield fill(_SQL.find_started, filled)
+
+    def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+        """Yield the statements of one start of a burst; the last one reads the id of its flow."""
+        filled = self._filled(new, topic_id, owner)
+        yield fill(_SQL.lock_burst, filled)
+        yield fill(_SQL.insert_waiting, filled)
+        yield from self._accompanying(new, filled)
+        yield fill(_SQL.move_start, filled)
+        yield fill(_SQL.find_burst, filled)
+
+    def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
+        yield fill(_SQL.send_first, filled)
+        if new.timeout_s is not None:
+            yield fill(_SQL.send_deadline, filled)
+        for name, value in new.attributes.items():
+            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+
+    def _filled(self, new: NewFlow, topic_id: int, owner: bytes) -> dict[str, Sql]:
         values = {
             "key": new.key,
             "name": new.name,
@@ -118,15 +153,11 @@ class MysqlFlowStore:
             "parent": new.parent,
             "timeout_s": new.timeout_s,
             "uid": new_uid(),
+            "burst": new.burst,
+            "debounce_s": new.debounce_s,
+            "longest_s": new.longest_s,
         }
-        filled: dict[str, Sql] = {**literals(values), "database": self._name}
-        yield fill(_SQL.insert_flow, filled)
-        yield fill(_SQL.send_first, filled)
-        if new.timeout_s is not None:
-            yield fill(_SQL.send_deadline, filled)
-        for name, value in new.attributes.items():
-            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
-        yield fill(_SQL.find_started, filled)
+        return {**literals(values), "database": self._name}
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits.
@@ -167,19 +198,35 @@ class MysqlFlowStore:
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
+                rows = results[begun + 1].rows
                 if after is None:
-                    _refuse_failed(results[begun + 1].rows, owner)
+                    _refuse_failed(rows, owner)
+                if rows and (flow := _flow(rows[0])).begins_at is not None:
+                    return begin(session) if session.transaction(partial(self._end_burst, flow)) else None
                 return None
-            flow, steps, signals, ends = (result.rows for result in results[begun + 1 :])
+            row, steps, signals, ends = (result.rows for result in results[begun + 1 :])
             return Loaded(
-                _flow(flow[0]),
+                _flow(row[0]),
                 [_step(row) for row in steps],
                 [*map(_signal, signals)],
-                utc(flow[0][-1]),
+                utc(row[0][-1]),
                 {step: CallEnd(number, value, _failure(kind, text)) for step, number, value, kind, text in ends},
             )
 
         return self._database.call(begin)
+
+    def _end_burst(self, flow: FlowRow, session: Session) -> bool:
+        """End the burst of starts of a flow, which can begin then; false if it is not over yet: it is run again later.
+
+        It waits for the commit of a start that has come, and locks in the same order.
+        """
+        burst = {"flow_id": flow.id, "name": flow.name, "burst": flow.burst, "key": flow.key}
+        session.rows(_SQL.lock_burst_of_flow, burst)
+        if session.change(_SQL.end_burst, burst):
+            session.execute(_SQL.delete_burst, burst)
+            return True
+        session.execute(fill(_SQL.send_moved, {**literals({**burst, "uid": new_uid()}), "database": self._name}))
+        return False
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
@@ -358,6 +405,8 @@ class MysqlFlowStore:
 
     def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
         """Cancel a flow and those below it; return their numbers."""
+        if flow.begins_at is not None:
+            session.execute(_SQL.delete_burst, {"name": flow.name, "burst": flow.burst, "key": flow.key})
         if not session.change(_SQL.cancel, {"flow_id": flow.id}):
             return []
         for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
@@ -560,7 +609,7 @@ def _failure(kind: str | None, text: str | None) -> StoredError | None:
 
 def _flow(row: Sequence[Any]) -> FlowRow:
     (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
-    times = [None if at is None else utc(at) for at in row[15:19]]
+    times = [None if at is None else utc(at) for at in row[15:20]]
     failure = _failure(kind, text)
     return FlowRow(
         *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step), *times
