@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from emsworker.extending.apps import MemoryBroker
-from emsworker.extending.values import NewMessage, ResultRow, new_uid
+from emsworker.extending.values import NewMessage, ResultRow, Topic, new_uid
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.places import end_of, read_place
 from emsworker.flows.rows import (
@@ -59,7 +59,7 @@ class MemoryFlowStore:
         self._numbers = count(1)
         self._signals = count(1)
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and send the message that begins it, unless one with its id is there; return if it is new."""
         number = self._keys.get(new.key)
         if number is not None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from emsworker.extending.apps import Ems, Task
+from emsworker.extending.values import Topic
 from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, StepRow
 
 
@@ -28,8 +29,8 @@ class FlowFunction(ABC):
 
     @property
     @abstractmethod
-    def topic_id(self) -> int:
-        """Number of the topic on which its flows are run."""
+    def runs_on(self) -> Topic:
+        """The topic on which its flows are run."""
 
     @abstractmethod
     def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -47,7 +48,7 @@ class FlowFunction(ABC):
 class FlowStore(Protocol):
     """A store of flows; see :class:`emsworker.flows.store.MysqlFlowStore`."""
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow, unless one with its id is there."""
         ...
 

@@ -76,12 +76,12 @@ def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any =
     Raises:
         FlowExists: that one is of another function, or has other arguments.
     """
-    return store.start(transaction, new, task.topic_id, new_uid())
+    return store.start(transaction, new, task.runs_on, new_uid())
 
 
 def start_later(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> str:
     """Start the flow of a burst, or move its start; return its id."""
-    return store.debounce(transaction, new, task.topic_id, new_uid())
+    return store.debounce(transaction, new, task.runs_on.id, new_uid())
 
 
 def start_child(

@@ -23,10 +23,10 @@ from emsworker.extending.database import (
     insertion,
     literals,
 )
-from emsworker.extending.errors import AssertionBroken, Duplicate
+from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused
 from emsworker.extending.publishing import Outbox, Transaction
-from emsworker.extending.stream import cancel
-from emsworker.extending.values import ResultRow, new_uid, storable, utc
+from emsworker.extending.stream import cancel, raise_counter
+from emsworker.extending.values import ResultRow, Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.places import call_uid, end_of, read_place
@@ -80,7 +80,7 @@ class MysqlFlowStore:
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and the message that begins it, unless one with its id is there; return whether it is new.
 
         Args:
@@ -90,13 +90,41 @@ class MysqlFlowStore:
         Raises:
             FlowExists: the flow with this id is of another function, or has other arguments.
         """
-        *statements, last = self._starting(new, topic_id, owner)
+        filled = self._filled(new, topic.id, owner)
+        if transaction is None and self._start_directly(new, topic, owner, filled):
+            return True
+        *statements, last = self._starting(new, filled)
         ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
             return False
         if self._outbox is not None:
             self._outbox.move_after(transaction)
+        return True
+
+    def _start_directly(self, new: NewFlow, topic: Topic, owner: bytes, filled: Mapping[str, Sql]) -> bool:
+        """Start a flow and send its first message to the stream in one packet; false if nothing was started."""
+        partition = partition_of(owner, topic.partitions)
+
+        def start(session: Session) -> None:
+            packet = session.packet()
+            packet.begin()
+            packet.add(fill(_SQL.insert_flow, {**filled, "ignore": Sql("")}))
+            for statement in self._describing(new, filled):
+                packet.add(statement)
+            raise_counter(packet, topic.id, partition, 1)
+            packet.add(fill(_SQL.send_first_directly, {**filled, "partition": Sql(str(partition))}))
+            packet.commit()
+            packet.send()
+
+        try:
+            self._database.call(lambda session: session.retry_on_conflict(lambda: start(session)))
+        except (Duplicate, AssertionBroken, StatementRefused):
+            # The id or the offset is taken, an earlier try was committed, or the partition takes no message now: the
+            # other way can tell which, or leaves the message in the outbox.
+            return False
+        if self._outbox is not None:
+            self._outbox.notify([topic.id])
         return True
 
     def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
@@ -117,10 +145,9 @@ class MysqlFlowStore:
             foreign.run(transaction, statement)
         return foreign.run(transaction, last)
 
-    def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+    def _starting(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
-        filled = self._filled(new, topic_id, owner)
-        yield fill(_SQL.insert_flow, filled)
+        yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
         yield from self._accompanying(new, filled)
         yield fill(_SQL.find_started, filled)
 
@@ -136,6 +163,9 @@ class MysqlFlowStore:
     def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
         yield fill(_SQL.send_first, filled)
+        yield from self._describing(new, filled)
+
+    def _describing(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         if new.timeout_s is not None:
             yield fill(_SQL.send_deadline, filled)
         for name, value in new.attributes.items():

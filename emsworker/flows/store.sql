@@ -1,7 +1,7 @@
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
-INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+INSERT %(ignore)s INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
@@ -11,6 +11,13 @@ VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(head
 INSERT IGNORE INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
 SELECT topic_id, COALESCE(begins_at, UTC_TIMESTAMP(6)), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: send_first_directly
+-- The same, at an offset that was allocated just before: NULL, which the table rejects, if it was not.
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
+SELECT topic_id, %(partition)s, IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL), NOW(6), owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows',
+  LENGTH(CONCAT('[[', id, '],{}]'))
+FROM ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: send_deadline
 -- A message that runs the flow when its time is over.

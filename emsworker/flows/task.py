@@ -17,6 +17,7 @@ from emsworker.extending.values import (
     Dead,
     Ladder,
     Message,
+    Topic,
     new_uid,
     parse_duration,
     uid_text,
@@ -83,8 +84,8 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         self.function = self.__wrapped__ = self._functions[self.version]
 
     @property
-    def topic_id(self) -> int:
-        """Number of the topic on which its flows are run.
+    def runs_on(self) -> Topic:
+        """The topic on which its flows are run.
 
         Raises:
             TopicRuleError: it takes no messages.
@@ -92,7 +93,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         topic = self.flow_app.broker.topic(self.topic)
         if not topic.rule.writable:
             raise TopicRuleError(f"topic {self.topic!r} has the rule {topic.rule.value!r}; no flow was started on it")
-        return topic.id
+        return topic
 
     @property
     def store(self) -> FlowStore:
