@@ -66,7 +66,7 @@ _WEB = """
     security/test_one_row.py security/test_payloads.py unit/test_options.py
 """
 _ALARMS = """
-    alarms/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
+    alarms/test_alarms.py flows/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
 """
 _SCANS = "store/test_cancel.py store/test_fillers.py store/test_flat_cost.py store/test_high_watermark.py"
 _TOP = """
