@@ -82,8 +82,8 @@ def test_the_command_takes_it_and_says_what_is_missing(stream: Stream, shop: Ems
     assert "flow_age" in ems.ok("alarms", "create", "--help").out
     made = ems.ok("alarms", "create", "late", "--on", "flow_age", "--above", "1h", "--group", NAME)
     assert "3600" in made.out and not made.err, "a function is no group, and nobody is warned of it"
-    stream.run("DELETE FROM ems_extension_version WHERE extension = 'flows'")
     flows.waits.start()
+    stream.run("DELETE FROM ems_extension_version WHERE extension = 'flows'")
     turn = _turn(stream.url)
     turn()
     with pytest.raises(SchemaMissing, match="ems migrate --with flows"):
