@@ -241,13 +241,12 @@ class Dashboard:
 
         Under WSGI it would hold a worker of the server, so that has beginnings alone.
         """
-        run, going = partial(self._run, "ems-web-events", _STREAM_THREADS), self._going_on
-        stream.run = run
+        stream.run = partial(self._run, "ems-web-events", _STREAM_THREADS)
         if self._streams < _MOST_STREAMS and "wsgi_environ" not in request.scope:
             stream.longest_s = _DEADLINE_S
-            stream.body_iterator = going(stream.body_iterator)
+            stream.body_iterator = self._counted(stream.body_iterator)
 
-    async def _going_on(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    async def _counted(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
         self._streams += 1
         try:
             async for part in parts:
