@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from emsworker.core.alarms import STREAM as STREAM
     from emsworker.core.alarms import TARGETS as TARGETS
     from emsworker.core.alarms import Alarm as Alarm
+    from emsworker.core.alarms import AnyMetric as AnyMetric
+    from emsworker.core.alarms import ExtensionMetric as ExtensionMetric
     from emsworker.core.alarms import Metric as Metric
     from emsworker.core.alarms import Rule as Rule
     from emsworker.core.alarms import Silence as Silence
+    from emsworker.core.alarms import find_metric as find_metric
     from emsworker.core.alarms import parse_share as parse_share
     from emsworker.core.batches import in_batches as in_batches
     from emsworker.core.budget import Budget as Budget
@@ -85,7 +88,8 @@ else:  # a name that is not above is an error of types, too
         __name__,
         {
             "emsworker.core": "errors",
-            "emsworker.core.alarms": "Alarm Metric Rule STREAM Silence TARGETS parse_share",
+            "emsworker.core.alarms": "Alarm AnyMetric ExtensionMetric Metric Rule STREAM Silence TARGETS "
+            "find_metric parse_share",
             "emsworker.core.batches": "in_batches",
             "emsworker.core.budget": "Budget count_marks",
             "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
