@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pymysql
@@ -47,7 +48,13 @@ def _postgresql_counters(asked: Asked) -> Counters:
     """The bytes of the log of a PostgreSQL server since its start."""
     url = urlsplit(asked.environ["BENCH_BROKER"])
     place = {"PGHOST": url.hostname, "PGPORT": str(url.port), "PGUSER": url.username, "PGPASSWORD": url.password}
-    argv = [PostgreSQL.find() / "psql", "-d", "postgres", "-XAtc", "SELECT pg_current_wal_insert_lsn() - '0/0'"]
+    argv: list[str | Path] = [
+        PostgreSQL.find() / "psql",
+        "-d",
+        "postgres",
+        "-XAtc",
+        "SELECT pg_current_wal_insert_lsn() - '0/0'",
+    ]
     env = {"PATH": os.defpath} | {name: value for name, value in place.items() if value}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     return {LOG: int(done.stdout)}

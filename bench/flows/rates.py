@@ -111,14 +111,17 @@ def _a_step(written: Counters, steps: int) -> dict[str, float]:
 
 def measure(rounds: int, within_s: float, *, quick: bool) -> dict[str, Found]:
     """Let the sides take turns, a line after another."""
-    with tempfile.TemporaryDirectory(prefix="ems-bench-") as name, Servers(Path(name), "mariadb") as servers:
-        with Contest(servers, Path(name), within_s, quick=quick) as contest:
-            for number in range(rounds):
-                contest.round(first=not number)
-            return contest.found
+    with (
+        tempfile.TemporaryDirectory(prefix="ems-bench-") as name,
+        Servers(Path(name), "mariadb") as servers,
+        Contest(servers, Path(name), within_s, quick=quick) as contest,
+    ):
+        for number in range(rounds):
+            contest.round(first=not number)
+        return contest.found
 
 
-# -- tables --------------------------------------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def tables(found: dict[str, Found]) -> str:

@@ -95,7 +95,7 @@ class Asked:
         side = self.side
         python = python_of(side.name.lower(), side.requirements)
         self.environ = stack.enter_context(self._server())
-        env = plain_environ() | self.environ
+        env = {**plain_environ(), **self.environ}
         if side.worker:
             self.worker_pid = stack.enter_context(running([str(python), "-m", *side.worker], env)).pid
         argv = [str(python), "-c", f"from {side.program} import main; main()"]

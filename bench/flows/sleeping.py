@@ -33,9 +33,10 @@ _NUMBERS = " CROSS JOIN ".join(
     for power in range(5)
 )
 _COPY_FLOW = f"""
-INSERT INTO ems_flow (`key`, name, version, topic_id, state, run, owner, headers, args, waits, started_at, changed_at)
-SELECT CONCAT('sleeper-', n.n), f.name, f.version, f.topic_id, f.state, f.run, UNHEX(LEFT(SHA2(n.n, 256), 32)), f.headers, f.args, f.waits,
-  NOW(6), NOW(6)
+INSERT INTO ems_flow
+  (`key`, name, version, topic_id, state, run, owner, headers, args, waits, started_at, changed_at)
+SELECT CONCAT('sleeper-', n.n), f.name, f.version, f.topic_id, f.state, f.run, UNHEX(LEFT(SHA2(n.n, 256), 32)),
+  f.headers, f.args, f.waits, NOW(6), NOW(6)
 FROM ems_flow f CROSS JOIN (SELECT %s + d0.d + d1.d + d2.d + d3.d + d4.d AS n FROM {_NUMBERS}) n WHERE f.id = %s"""
 _COPY_STEP = """
 INSERT INTO ems_flow_step (flow_id, step, kind, name, due_at, began_at)
@@ -79,7 +80,7 @@ class Sleep:
         with ExitStack() as stack:
             arena = stack.enter_context(Arena(self._servers, self._folder))
             asked = stack.enter_context(Asked(_WORKER, self._servers, arena))
-            env = plain_environ() | asked.environ
+            env = {**plain_environ(), **asked.environ}
             beat = stack.enter_context(
                 running([sys.executable, "-m", "emsworker", "beat", "--log-level", "warning"], env)
             )
