@@ -134,8 +134,8 @@ class Flow(_Face):
 class AsyncFlow(_Face):
     """The flow of an ``async def`` function: the same words, to be awaited, side by side too.
 
-    Each coroutine that runs beside others is a branch of its own, in which its steps have their places. Await nothing else
-    between steps: while everything waits for calls, signals or times, the function is left.
+    Each coroutine that runs beside others is a branch of its own, in which its steps have their places. Await nothing
+    else between steps: while everything waits for calls, signals or times, the function is left.
     """
 
     def __init__(self, run: FlowRun, attempt: int, slot: str | None, idle: asyncio.Event) -> None:

@@ -32,7 +32,8 @@ def now() -> int:
 
 @DBOS.workflow()
 def first() -> int:
-    return now()
+    ran_at: int = now()
+    return ran_at
 
 
 @DBOS.workflow()
