@@ -617,6 +617,7 @@ def _values(step: StepRow) -> dict[str, Any]:
         "step": step.number,
         "kind": step.kind,
         "name": step.name,
+        "branch": step.branch,
         "total": step.total,
         "topics": step.topics,
         "took_s": step.took_s,
@@ -647,11 +648,12 @@ def _flow(row: Sequence[Any]) -> FlowRow:
 
 
 def _step(row: Sequence[Any]) -> StepRow:
-    number, kind, name, total, pending, value, error_type, error, *times = row
+    number, kind, name, branch, total, pending, value, error_type, error, *times = row
     due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
-    failure = _failure(error_type, error)
-    is_ended = ended_at is not None
-    return StepRow(number, kind, name, total, pending, value, failure, due_at, began_at, ended_at, is_ended)
+    failure, is_ended = _failure(error_type, error), ended_at is not None
+    return StepRow(
+        *(number, kind, name, total, pending, value, failure, due_at, began_at, ended_at, is_ended), branch=branch
+    )
 
 
 def _signal(row: Sequence[Any]) -> SignalRow:

@@ -90,7 +90,7 @@ SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
 
 -- name: list_steps
-SELECT step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at
+SELECT step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at
 FROM ems_flow_step WHERE flow_id = %(flow_id)s ORDER BY step
 
 -- name: list_ends
@@ -110,8 +110,8 @@ SELECT number, value, emitted_at FROM ems_flow_value WHERE flow_id = %(flow_id)s
 -- name: add_step
 -- A checkpoint alone: one statement, which writes nothing unless the run is the present one. It waits for a run that is
 -- just beginning, which then finds the row or has fenced it off.
-INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at)
-SELECT id, %(step)s, %(kind)s, %(name)s, 0, 0, %(value)s, %(error_type)s, %(error)s, NULL,
+INSERT INTO ems_flow_step (flow_id, step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at)
+SELECT id, %(step)s, %(kind)s, %(name)s, %(branch)s, 0, 0, %(value)s, %(error_type)s, %(error)s, NULL,
   NOW(6) - INTERVAL %(took_s)s SECOND, NOW(6)
 FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOCK IN SHARE MODE
 
@@ -119,10 +119,10 @@ FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOC
 UPDATE ems_flow SET changed_at = NOW(6) WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'
 
 -- name: insert_steps
-INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, topics, value, error_type, error, due_at, began_at, ended_at) VALUES
+INSERT INTO ems_flow_step (flow_id, step, kind, name, branch, total, pending, topics, value, error_type, error, due_at, began_at, ended_at) VALUES
 
 -- name: step_row
-(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(topics)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
+(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(branch)s,%(total)s,%(total)s,%(topics)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
 
 -- name: end_step
 UPDATE ems_flow_step SET value = %(value)s, error_type = %(error_type)s, error = %(error)s, ended_at = NOW(6)
