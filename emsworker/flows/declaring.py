@@ -47,12 +47,7 @@ def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: st
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         raise InvalidName(f"signal {name!r:.200}: its name must be a text of 1 to {LONGEST_NAME} characters")
     encoded = encode_value(value, f"the value of signal {name!r}")
-    store = store_for(app, topic or app.settings.topic)
-    if transaction is not None:
-        state = store.signal(transaction, id, name, encoded)
-    else:
-        with app.transaction() as own:
-            state = store.signal(own, id, name, encoded)
+    state = store_for(app, topic or app.settings.topic).signal(transaction, id, name, encoded)
     if state is None:
         raise UnknownFlow(f"there is no flow {id!r}")
     if state in ENDED:

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.extending.administration import Listing, decode_token, encode_token
-from emsworker.extending.database import Database, Session, Sql, Statements, check_extension, fill, identifier, literals
+from emsworker.extending.database import Database, Session, Statements, check_extension
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
-from emsworker.extending.values import in_utc, new_uid, uid_text, utc
+from emsworker.extending.values import in_utc, uid_text, utc
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.extension import EXTENSION
 from emsworker.flows.places import call_uid
@@ -26,11 +26,10 @@ STATES = (READY, RUNNING, WAITING, DONE, FAILED, CANCELLED)
 OPEN = (READY, RUNNING, WAITING)
 MOST_LOOKED, MOST_STEPS = 20_000, 1000
 _PART, _FEW = 1000, 100
-_GIVEN = "given"
 _EVER, _NEVER, _LARGEST = datetime(1000, 1, 1), datetime(9999, 12, 31), (1 << 64) - 1
 _COLUMNS = (
     "f.id, f.`key`, f.name, f.version, t.name, f.state, f.waits, f.error_type, f.parent, f.started_at, f.changed_at, "
-    "f.deadline_at, f.ended_at"
+    "f.begins_at, f.deadline_at, f.ended_at"
 )
 _SQL = Statements(__name__, columns=_COLUMNS)
 _STORE = Statements("emsworker.flows.store")
@@ -86,6 +85,7 @@ class FlowEntry:
         id: as users see it.
         waits: for what it waits.
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
+        begins_at: before which it does not begin, while further starts of a burst may come.
     """
 
     number: int
@@ -99,6 +99,7 @@ class FlowEntry:
     parent: str | None
     started_at: datetime
     changed_at: datetime
+    begins_at: datetime | None
     deadline_at: datetime | None
     ended_at: datetime | None
 
@@ -357,27 +358,10 @@ class Flows:
             UnknownFlow: there is none.
             FlowEnded: it has ended.
         """
-        encoded = encode_value(value, f"the value of signal {name!r}")
-
-        def send(session: Session) -> str | None:
-            database = identifier(session.database)
-
-            def run(statement: Sql, **args: Any) -> Sequence[Sequence[Any]]:
-                return session.execute(fill(statement, {**literals(args), "database": database})).rows
-
-            found = run(_STORE.find_by_key, key=key)
-            if not found or found[0][1] in ENDED:
-                return str(found[0][1]) if found else None
-            number, woken = found[0][0], {"flow_id": found[0][0], "owner": new_uid()}
-            run(_STORE.insert_signal, flow_id=number, name=name, value=encoded)
-            run(_STORE.wake_waiting, **woken)
-            run(_STORE.send_wake, **woken)
-            return _GIVEN
-
-        state = self._database.call(lambda session: session.transaction(send))
+        state = self._store.signal(None, key, name, encode_value(value, f"the value of signal {name!r}"))
         if state is None:
             raise UnknownFlow(f"there is no flow {key!r}")
-        if state != _GIVEN:
+        if state in ENDED:
             raise FlowEnded(f"flow {key!r} has ended ({state}); signal {name!r} was not given")
 
     def _row(self, key: str) -> Any:
@@ -435,7 +419,7 @@ def count_flow(result: object) -> int:
 
 def count_given(result: object) -> int:
     """Return 1 if a signal was given; for the audit."""
-    return int(result == _GIVEN)
+    return int(result in (READY, RUNNING, WAITING))
 
 
 def read_states(given: Sequence[str]) -> tuple[str, ...]:

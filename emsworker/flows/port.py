@@ -51,6 +51,10 @@ class FlowStore(Protocol):
         """Store a flow, unless one with its id is there."""
         ...
 
+    def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
+        """Store the flow of a burst of starts, or change the one that is there; return its id."""
+        ...
+
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits."""
         ...

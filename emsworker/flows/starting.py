@@ -8,7 +8,7 @@ from typing import Any
 
 from emsworker.extending.apps import Ems, Signature
 from emsworker.extending.errors import InvalidName, WrongArguments
-from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid
+from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid, uid_text
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
 
@@ -33,11 +33,13 @@ def new_flow(
     attributes: Mapping[str, Any] | None = None,
     parent: str | None = None,
     headers: Mapping[str, str] = _RUN,
+    debounce_s: float | None = None,
 ) -> NewFlow:
     """Return a flow that is to be started, checked.
 
     Args:
         headers: more of the messages that run it.
+        debounce_s: the key is that of a burst of starts, whose last one starts a flow when there was none for so long.
 
     Raises:
         WrongArguments: the function does not take these arguments.
@@ -45,15 +47,21 @@ def new_flow(
         InvalidName: the id or an attribute is too long, or no text.
     """
     task.check_call(args, kwargs)
-    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
-        raise InvalidName(f"flow id {key!r:.200}: it must be a text of 1 to {_LONGEST_KEY} characters")
+    burst, longest = None, _LONGEST_KEY
+    if debounce_s is not None:
+        burst, longest = key, _LONGEST_KEY - len(f"/{uid_text(new_uid())}")
+        attributes = {"debounce": burst, **(attributes or {})}
+    if not isinstance(key, str) or not 0 < len(key) <= longest:
+        raise InvalidName(f"flow id {key!r:.200}: it must be a text of 1 to {longest} characters")
     words = {
         _word("an attribute's name", name, 64): _word(name, str(value), 190)
         for name, value in (attributes or {}).items()
     }
     encoded = encode_value([list(args), dict(kwargs)], f"the arguments of flow {task.name!r}")
     encoded_headers = encode_headers({**headers, **wake_headers(task)})
-    return NewFlow(key, task.name, task.version, task.topic, encoded_headers, encoded, timeout_s, words, parent)
+    own = key if burst is None else f"{burst}/{uid_text(new_uid())}"
+    common = own, task.name, task.version, task.topic, encoded_headers, encoded, timeout_s, words
+    return NewFlow(*common, parent, burst, debounce_s)
 
 
 def _word(what: str, text: Any, longest: int) -> str:
@@ -69,6 +77,11 @@ def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any =
         FlowExists: that one is of another function, or has other arguments.
     """
     return store.start(transaction, new, task.topic_id, new_uid())
+
+
+def start_later(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> str:
+    """Start the flow of a burst, or move its start; return its id."""
+    return store.debounce(transaction, new, task.topic_id, new_uid())
 
 
 def start_child(

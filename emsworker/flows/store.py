@@ -33,6 +33,7 @@ from emsworker.flows.places import call_uid, end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    READY,
     UNDONE,
     WAITING,
     CallEnd,
@@ -54,6 +55,10 @@ _NO_STEP, _NO_SIGNAL = (0,), ("",)
 
 class _Ready(Exception):
     """The flow need not wait: there is what it was to wait for."""
+
+
+class _Ended(Exception):
+    """The flow has ended, so that it gets no signal; its state."""
 
 
 class _Written(Exception):
@@ -86,13 +91,7 @@ class MysqlFlowStore:
             FlowExists: the flow with this id is of another function, or has other arguments.
         """
         *statements, last = self._starting(new, topic_id, owner)
-        if transaction is None:
-            rows = self._database.call(partial(_run_together, statements, last))
-        else:
-            for statement in statements:
-                foreign.run(transaction, statement)
-            rows = foreign.run(transaction, last)
-        ((its_owner, name, args),) = rows
+        ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
             return False
@@ -100,8 +99,49 @@ class MysqlFlowStore:
             self._outbox.move_after(transaction)
         return True
 
+    def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
+        """Store the flow of a burst of starts, or give the one that is there new arguments and a later beginning.
+
+        Returns:
+            its id, that of the new one if there was none.
+        """
+        *statements, last = self._debouncing(new, topic_id, owner)
+        ((key,),) = self._run_all(transaction, statements, last)
+        return str(key)
+
+    def _run_all(self, transaction: Any, statements: Sequence[Sql], last: Sql) -> Sequence[Sequence[Any]]:
+        """Run statements in a transaction, and return the rows of the last one."""
+        if transaction is None:
+            return self._database.call(partial(_run_together, statements, last))
+        for statement in statements:
+            foreign.run(transaction, statement)
+        return foreign.run(transaction, last)
+
     def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
+        filled = self._filled(new, topic_id, owner)
+        yield fill(_SQL.insert_flow, filled)
+        yield from self._accompanying(new, filled)
+        yield fill(_SQL.find_started, filled)
+
+    def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+        """Yield the statements of one start of a burst; the last one reads the id of its flow."""
+        filled = self._filled(new, topic_id, owner)
+        yield fill(_SQL.lock_burst, filled)
+        yield fill(_SQL.insert_waiting, filled)
+        yield from self._accompanying(new, filled)
+        yield fill(_SQL.move_start, filled)
+        yield fill(_SQL.find_burst, filled)
+
+    def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
+        yield fill(_SQL.send_first, filled)
+        if new.timeout_s is not None:
+            yield fill(_SQL.send_deadline, filled)
+        for name, value in new.attributes.items():
+            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+
+    def _filled(self, new: NewFlow, topic_id: int, owner: bytes) -> dict[str, Sql]:
         values = {
             "key": new.key,
             "name": new.name,
@@ -113,34 +153,29 @@ class MysqlFlowStore:
             "parent": new.parent,
             "timeout_s": new.timeout_s,
             "uid": new_uid(),
+            "burst": new.burst,
+            "debounce_s": new.debounce_s,
+            "longest_s": new.longest_s,
         }
-        filled: dict[str, Sql] = {**literals(values), "database": self._name}
-        yield fill(_SQL.insert_flow, filled)
-        yield fill(_SQL.send_first, filled)
-        if new.timeout_s is not None:
-            yield fill(_SQL.send_deadline, filled)
-        for name, value in new.attributes.items():
-            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
-        yield fill(_SQL.find_started, filled)
+        return {**literals(values), "database": self._name}
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits.
 
+        Args:
+            transaction: as of :meth:`start`; one of its own is tried again, and gives the signal once.
+
         Returns:
             its state; ``None`` if there is no such flow. One that has ended gets no signal.
         """
-        self._run(transaction, _SQL.lock_flow, {"key": key})
-        found = self._run(transaction, _SQL.find_by_key, {"key": key})
-        if not found:
-            return None
-        ((number, state),) = found
-        if state not in ENDED:
-            args = {"flow_id": number, "name": name, "value": value, "owner": new_uid()}
-            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
-                self._run(transaction, statement, args)
-            if self._outbox is not None:
-                self._outbox.move_after(transaction)
-        return str(state)
+        signal = {"key": key, "name": name, "value": value, "uid": new_uid(), "owner": new_uid()}
+        if transaction is None:
+            state = self._database.call(partial(_give_signal, signal))
+        else:
+            state = _give(partial(self._run, transaction), signal)
+        if state not in (None, *ENDED) and self._outbox is not None:
+            self._outbox.move_after(transaction)
+        return state
 
     def _run(self, transaction: Any, statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         return foreign.run(transaction, fill(statement, {**literals(args), "database": self._name}))
@@ -163,19 +198,35 @@ class MysqlFlowStore:
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
+                rows = results[begun + 1].rows
                 if after is None:
-                    _refuse_failed(results[begun + 1].rows, owner)
+                    _refuse_failed(rows, owner)
+                if rows and (flow := _flow(rows[0])).begins_at is not None:
+                    return begin(session) if session.transaction(partial(self._end_burst, flow)) else None
                 return None
-            flow, steps, signals, ends = (result.rows for result in results[begun + 1 :])
+            row, steps, signals, ends = (result.rows for result in results[begun + 1 :])
             return Loaded(
-                _flow(flow[0]),
+                _flow(row[0]),
                 [_step(row) for row in steps],
                 [*map(_signal, signals)],
-                utc(flow[0][-1]),
+                utc(row[0][-1]),
                 {step: CallEnd(number, value, _failure(kind, text)) for step, number, value, kind, text in ends},
             )
 
         return self._database.call(begin)
+
+    def _end_burst(self, flow: FlowRow, session: Session) -> bool:
+        """End the burst of starts of a flow, which can begin then; false if it is not over yet: it is run again later.
+
+        It waits for the commit of a start that has come, and locks in the same order.
+        """
+        burst = {"flow_id": flow.id, "name": flow.name, "burst": flow.burst, "key": flow.key}
+        session.rows(_SQL.lock_burst_of_flow, burst)
+        if session.change(_SQL.end_burst, burst):
+            session.execute(_SQL.delete_burst, burst)
+            return True
+        session.execute(fill(_SQL.send_moved, {**literals({**burst, "uid": new_uid()}), "database": self._name}))
+        return False
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
@@ -354,6 +405,8 @@ class MysqlFlowStore:
 
     def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
         """Cancel a flow and those below it; return their numbers."""
+        if flow.begins_at is not None:
+            session.execute(_SQL.delete_burst, {"name": flow.name, "burst": flow.burst, "key": flow.key})
         if not session.change(_SQL.cancel, {"flow_id": flow.id}):
             return []
         for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
@@ -410,6 +463,40 @@ def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Seq
         return packet.send()[found].rows
 
     return session.retry_on_conflict(run)
+
+
+def _give_signal(signal: Mapping[str, Any], session: Session) -> str | None:
+    """Give a signal in a transaction of its own; after a lost answer again, but only once."""
+    database = identifier(session.database)
+
+    def run(statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return session.execute(fill(statement, {**literals(args), "database": database})).rows
+
+    def give(_: Session) -> str | None:
+        state = _give(run, signal)
+        if state in ENDED:
+            ((number, _),) = run(_SQL.find_by_key, signal)
+            run(_SQL.insert_signal, {**signal, "flow_id": number})  # a duplicate if an earlier try gave it
+            raise _Ended(state)  # rolls it back if not
+        return state
+
+    try:
+        return session.transaction(give)
+    except Duplicate:
+        return READY
+    except _Ended as ended:
+        return str(ended)
+
+
+def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], signal: Mapping[str, Any]) -> str | None:
+    """Give a signal in an open transaction, and return the flow's state; see :meth:`MysqlFlowStore.signal`."""
+    run(_SQL.lock_flow, signal)
+    for number, state in run(_SQL.find_by_key, signal):
+        if state not in ENDED:
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+                run(statement, {**signal, "flow_id": number})
+        return str(state)
+    return None
 
 
 def _cancel_calls(flow_id: int, session: Session) -> None:
@@ -522,7 +609,7 @@ def _failure(kind: str | None, text: str | None) -> StoredError | None:
 
 def _flow(row: Sequence[Any]) -> FlowRow:
     (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
-    times = [None if at is None else utc(at) for at in row[15:19]]
+    times = [None if at is None else utc(at) for at in row[15:20]]
     failure = _failure(kind, text)
     return FlowRow(
         *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step), *times

@@ -37,7 +37,7 @@ from emsworker.flows.rows import (
     encode_value,
 )
 from emsworker.flows.run import FlowRun, RunAgain, RunLost, Suspended, is_final
-from emsworker.flows.starting import FLOW_HEADER, new_flow, start
+from emsworker.flows.starting import FLOW_HEADER, new_flow, start, start_later
 from emsworker.flows.stores import store_for
 from emsworker.flows.undoing import undo_all
 
@@ -45,6 +45,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _UNKNOWN_VERSION_S = 5.0
+_LONGEST_DEBOUNCE_S = 7 * 86400.0
 
 _LADDER = Ladder.parse(DEFAULT_LADDER)  # its delays are the group's own; only the end of the attempts counts here
 
@@ -107,6 +108,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         transaction: Any = None,
         attributes: Mapping[str, Any] | None = None,
         timeout: float | str | None = None,
+        debounce: float | str | None = None,
         **kwargs: Any,
     ) -> FlowHandle[R]:
         """Start a flow, and return after its commit.
@@ -117,6 +119,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             transaction: start it with its commit, as in :meth:`Ems.send`.
             attributes: texts to find it by.
             timeout: seconds, or ``"7d"``, after which it has failed.
+            debounce: seconds, or ``"5s"``, for which there must be no other start with this ``id``: the last start of a
+                burst starts one flow, with its arguments, at the latest ten times as long after the first one. The
+                flow has an id of its own, ``ID/UUID``; ``created`` is true for the first start.
 
         Raises:
             WrongArguments, EncodeError, InvalidName: as :func:`new_flow`; nothing was started.
@@ -124,9 +129,13 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             SchemaMissing: the database has no tables for flows: ``ems migrate --with flows``.
         """
         timeout_s = None if timeout is None else _seconds("timeout", timeout)
+        debounce_s = None if debounce is None else _debounced(id, debounce)
         key = uid_text(new_uid()) if id is None else id
-        new = new_flow(self, args, kwargs, key, timeout_s=timeout_s, attributes=attributes)
+        new = new_flow(self, args, kwargs, key, timeout_s=timeout_s, attributes=attributes, debounce_s=debounce_s)
         store = self.store
+        if new.burst is not None:
+            key = start_later(store, self, new, transaction)
+            return FlowHandle(key, store, self.flow_app, created=key == new.key)
         is_new = start(store, self, new, transaction)
         return FlowHandle(key, store, self.flow_app, created=is_new)
 
@@ -338,3 +347,12 @@ def _seconds(name: str, value: float | str) -> float:
         return parse_duration(value)
     except ValueError as error:
         raise ConfigError([Problem(name, repr(value), str(error))]) from None
+
+
+def _debounced(id: str | None, value: float | str) -> float:
+    seconds = _seconds("debounce", value)
+    if not 0 < seconds <= _LONGEST_DEBOUNCE_S:
+        raise ConfigError([Problem("debounce", repr(value), "must be more than 0s, and at most 7d")])
+    if id is None:
+        raise ConfigError([Problem("debounce", repr(value), "needs an id, by which the starts of a burst are known")])
+    return seconds

@@ -17,7 +17,8 @@ JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`of
 WHERE m.topic_id = %(topic_id)s AND m.uid = %(uid)s LIMIT 1
 
 -- name: is_overdue
-SELECT 1 FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND LIMIT 1
+(SELECT 1 FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND LIMIT 1)
+UNION ALL (SELECT 1 FROM ems_flow WHERE id = %(flow_id)s AND begins_at < NOW(6) - INTERVAL %(quiet_s)s SECOND)
 
 -- name: wake_lost
 -- Unless it has been run meanwhile.

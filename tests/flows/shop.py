@@ -170,6 +170,11 @@ def waits(flow: Flow) -> Any:
 
 
 @app.flow
+def noted(flow: Flow, n: int) -> int:
+    return flow.transaction(_effect, n)
+
+
+@app.flow
 def middle(flow: Flow) -> Any:
     return flow.call(waits.s())
 

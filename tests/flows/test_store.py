@@ -11,10 +11,23 @@ import pymysql
 import pytest
 
 from emsworker import Ems
+from emsworker.core.process.clock import ticks
 from emsworker.flows import FlowExists
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.operating import Flows
 from emsworker.flows.places import call_uid
-from emsworker.flows.rows import CANCELLED, DONE, RUNNING, WAITING, CallEnd, Loaded, RunChange, StepRow, StoredError
+from emsworker.flows.rows import (
+    CANCELLED,
+    DONE,
+    READY,
+    RUNNING,
+    WAITING,
+    CallEnd,
+    Loaded,
+    RunChange,
+    StepRow,
+    StoredError,
+)
 from emsworker.flows.store import MysqlFlowStore, end_statements
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.database import Database
@@ -236,3 +249,46 @@ def test_each_role_may_do_its_part(stream: Stream) -> None:
         finally:
             flows.app.close()
             flows.app.reconfigure(url=before)
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+@pytest.mark.parametrize("marker", [b"ems_flow_signal (", b"COMMIT"])
+def test_a_signal_whose_answer_is_lost_is_given_once(stream: Stream, shop: Ems, cut: Cut, marker: bytes) -> None:
+    flows.waits.start(id="w")
+    with proxied(stream.url) as (proxy, url):
+        database = Database(url)
+        for store in (MysqlFlowStore(database), Flows(database)):
+            proxy.arm(marker, cut)
+            if isinstance(store, Flows):
+                store.signal("w", "go", 1)
+            else:
+                store.signal(None, "w", "go", b"1")
+            assert not proxy.armed
+    assert [row[0] for row in stream.rows("SELECT name FROM ems_flow_signal")] == ["go"] * 2
+
+
+def test_a_flow_that_has_ended_by_its_signal_got_it(
+    shop: Ems, stream: Stream, store: MysqlFlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows.waits.start(id="w")
+    uids = (bytes([one]) * 16 for one in (1, 2, 1, 3, 4, 5))
+    monkeypatch.setattr("emsworker.flows.store.new_uid", lambda: next(uids))
+    store.signal(None, "w", "go", b"1")
+    stream.rows("UPDATE ems_flow SET state = 'done', ended_at = NOW(6)")
+    assert store.signal(None, "w", "go", b"1") == READY, "the same one, because its answer was lost"
+    assert store.signal(None, "w", "go", b"1") == DONE, "another one"
+    assert stream.one("SELECT COUNT(*) FROM ems_flow_signal") == 1
+
+
+@pytest.mark.slow
+def test_a_signal_waits_for_a_flow_that_a_frozen_process_holds(stream: Stream, shop: Ems) -> None:
+    flows.waits.start(id="w")
+    for given in (lambda: shop.signal("w", "go", 1), lambda: Flows(Database(stream.url)).signal("w", "go", 1)):
+        with other(stream) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM ems_flow FOR UPDATE")
+            signal = InThread(given)
+            until(lambda: is_blocked(stream), 60, "it is blocked")
+            ends_at = ticks() + 6  # a statement waits for 5 s
+            until(lambda ends_at=ends_at: ticks() >= ends_at, 60, "a wait for a lock has ended")
+        assert signal.wait() is None
+    assert stream.one("SELECT COUNT(*) FROM ems_flow_signal") == 2
