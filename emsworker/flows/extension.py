@@ -13,7 +13,11 @@ EXTENSION = Extension(
     pages="emsworker.flows.pages:pages",
     checks="emsworker.flows.counts:checks",
     metrics="emsworker.flows.counts:metrics",
-    follow="emsworker.flows.store:follow",
+    follow="emsworker.flows.following:follow",
     follow_in_memory="emsworker.flows.memory:follow",
-    tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},
+    tasks={
+        "ems.canvas": "emsworker.flows.canvas_task:make",
+        "ems.flow_end": "emsworker.flows.far_ends:make",
+        "ems.starmap": "emsworker.flows.maps:make",
+    },
 )
