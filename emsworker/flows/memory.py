@@ -61,7 +61,7 @@ class MemoryFlowStore:
         self._numbers = count(1)
         self._signals = count(1)
 
-    stream_id = ""
+    stream_id = "0"
 
     def topic(self, name: str) -> Topic:
         """Return a topic."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from emsworker.extending.values import ResultRow, storable, uid_text
 from emsworker.flows.rows import CallEnd, StoredError
 
-_PLACE = re.compile(r"flows:([0-9a-f]{0,32}):(\d{1,19})\.(\d{1,9})\.(\d{1,9})")
+_PLACE = re.compile(r"flows:([0-9a-f]{1,32}):(\d{1,19})\.(\d{1,9})\.(\d{1,9})")
 
 log = logging.getLogger(__name__)
 

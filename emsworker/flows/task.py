@@ -174,8 +174,8 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         """
         if self.flow_app.settings.servers and store not in stores_of(self.flow_app, self.topic):
             raise WrongArguments(
-                f"flow {self.name!r} is kept on server {self.flow_app.server_of(self.topic)!r}, and its caller on another "
-                "one; a flow calls flows of its own server, and tasks anywhere"
+                f"flow {self.name!r} is kept on {self.flow_app.server_of(self.topic)!r}, and its caller on another "
+                "server; a flow calls flows of its own server, and tasks anywhere"
             )
 
     async def astart(self, *args: Any, transaction: Any = None, **kwargs: Any) -> FlowHandle[R]:

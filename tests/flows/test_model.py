@@ -403,7 +403,7 @@ class Simulation:
             with contextlib.suppress(Reject):
                 self._program.call(message)  # type: ignore[arg-type]
             return
-        place = [int(one) for one in follow.partition(":")[2].split(".")]
+        place = [int(one) for one in follow.rpartition(":")[2].split(".")]
         with world.app.transaction() as transaction:
             if world.owners[uid] is not threading.current_thread():
                 return  # the fence of its claim

@@ -206,7 +206,7 @@ def _states(stream: Stream) -> list[str]:
 
 def test_uids_of_calls_differ() -> None:
     numbers = (0, 1, 2, 4095, 4096, 1 << 29)
-    streams, steps = ("", "0f" * 16, "f0" * 16), (1, 2, 4096, 4097, 8193)
+    streams, steps = ("0", "0f" * 16, "f0" * 16), (1, 2, 4096, 4097, 8193)
     places = [Place(*one) for one in product(streams, (1, 2), steps, numbers)]
     assert len({uid for one in places for uid in (one.uid, one.end_uid)}) == 2 * len(places)
     assert all(UUID(bytes=uid).version == 8 for one in places for uid in (one.uid, one.end_uid))
