@@ -100,7 +100,7 @@ class Extension:
             where no address is given, or ``None``.
         follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
             with this extension's name. It appends statements to the transaction that acks them, ``follow(packet,
-            results)``.
+            results, topic_id, group)``.
         follow_in_memory: the same for the broker in memory: ``follow(broker, results)``.
         tasks: tasks that every group with tasks has, by name: functions, as ``module:name``, that are called with the
             route and the name of a message's task, and return the task, or ``None`` if there is none. What follows a
@@ -170,13 +170,14 @@ def extension(name: str) -> Extension:
         raise ConfigError([Problem("extension", repr(name), fix)]) from None
 
 
-def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> None:
+def tell(results: Iterable[ResultRow], to: Any, *place: object, in_memory: bool = False) -> None:
     """Tell the extensions that follow calls of their ends.
 
     A header that names none is passed over with a warning: anybody who sends can write it, and its message has ended.
 
     Args:
         to: the packet of the acks, or the broker in memory.
+        place: of the calls in MySQL: the number of their topic, and the name of their group.
     """
     told: dict[str, list[ResultRow]] = {}
     for row in results:
@@ -188,7 +189,7 @@ def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> N
         if target is None:
             log.warning("%s ended that extension %r follows, which is not here", counted(len(rows), "call"), name)
         else:
-            load(target)(to, rows)
+            load(target)(to, rows, *place)
 
 
 def parts(kind: str, *arguments: object) -> Iterator[tuple[Extension, list[Any]]]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import StoreUnavailable as StoreUnavailable
     from emsworker.core.errors import TlsError as TlsError
     from emsworker.core.errors import TopicDeleted as TopicDeleted
+    from emsworker.core.errors import TopicMoved as TopicMoved
     from emsworker.core.errors import TopicRuleError as TopicRuleError
     from emsworker.core.errors import TransactionRolledBack as TransactionRolledBack
     from emsworker.core.errors import UnknownAlarm as UnknownAlarm
@@ -61,8 +62,8 @@ else:  # a name that is not above is an error of types, too
             "MessageTooLarge NotInHand Problem PublishTimeout REFUSED Reject "
             "ResultTimeout Retry SchemaMissing SoftTimeLimitExceeded "
             "StatementRefused StoreError StoreUnavailable TlsError TopicDeleted "
-            "TopicRuleError TransactionRolledBack UnknownAlarm UnknownGroup "
-            "UnknownMessage UnknownTask UnknownTopic WrongArguments error_line "
-            "is_known repr_of text_of",
+            "TopicMoved TopicRuleError TransactionRolledBack UnknownAlarm "
+            "UnknownGroup UnknownMessage UnknownTask UnknownTopic WrongArguments "
+            "error_line is_known repr_of text_of",
         },
     )

@@ -19,7 +19,11 @@ EXTENSION = Extension(
             "age of the oldest flow of a function that has not ended; --group names the function",
         )
     },
-    follow="emsworker.flows.store:follow",
+    follow="emsworker.flows.following:follow",
     follow_in_memory="emsworker.flows.memory:follow",
-    tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},
+    tasks={
+        "ems.canvas": "emsworker.flows.canvas_task:make",
+        "ems.flow_end": "emsworker.flows.far_ends:make",
+        "ems.starmap": "emsworker.flows.maps:make",
+    },
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from emsworker.extending.apps import MemoryBroker
+from emsworker.extending.apps import Ems, MemoryBroker
+from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import NewMessage, ResultRow, Topic, new_uid
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.places import end_of, read_place
@@ -58,6 +60,20 @@ class MemoryFlowStore:
         self._bursts: dict[tuple[str, str], int] = {}
         self._numbers = count(1)
         self._signals = count(1)
+
+    stream_id = "0"
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic."""
+        return self._broker.topic(name)
+
+    def now(self) -> datetime:
+        """Return the time by which the flows wait, in UTC."""
+        return self._broker.now()
+
+    def transaction(self, app: Ems) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction of the app."""
+        return app.transaction()
 
     def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and send the message that begins it, unless one with its id is there; return if it is new."""
@@ -305,7 +321,7 @@ def follow(broker: MemoryBroker, results: Sequence[ResultRow]) -> None:
     store = store_of(broker)
     for row in results:
         if (place := read_place(row)) is not None:
-            store.end(place[0], place[1], end_of(row, place[2]))
+            store.end(place.flow, place.step, end_of(row, place.number))
 
 
 def store_of(broker: MemoryBroker) -> MemoryFlowStore:

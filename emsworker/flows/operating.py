@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.extending.administration import Listing, decode_token, encode_token
-from emsworker.extending.database import Database, Session, Statements, check_extension
+from emsworker.extending.database import Database, Session, Statements, check_extension, stream_id
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
 from emsworker.extending.values import in_utc, uid_text, utc
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.extension import EXTENSION
-from emsworker.flows.places import call_uid
+from emsworker.flows.places import Place
 from emsworker.flows.retrying import first_step, refusal, was_undone
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, UNDONE, WAITING, encode_value
 from emsworker.flows.store import MysqlFlowStore
@@ -447,7 +447,7 @@ def _having(session: Session, numbers: set[int], name: str, value: str) -> set[i
 
 
 def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
-    args = {"flow_id": flow.number, "limit": MOST_STEPS}
+    args, stream = {"flow_id": flow.number, "limit": MOST_STEPS}, stream_id(session)
     failures = {step: (count, kind) for step, count, kind in session.rows(_SQL.count_failed_calls, args)}
     rows = session.rows(_SQL.list_last_steps, args)[::-1]
     contents: dict[int, tuple[bytes | None, str | None]] = {}
@@ -459,7 +459,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         contents = {step: (value, error) for step, value, error in found}
         (own,) = session.rows(_SQL.get_contents, args) or [own]
         failed = [
-            FailedCall(step, number, uid_text(call_uid(flow.number, step, number)), kind, error, utc(at))
+            FailedCall(step, number, uid_text(Place(stream, flow.number, step, number).uid), kind, error, utc(at))
             for step, number, kind, error, at in session.rows(_SQL.list_failed_calls, {**args, "limit": _FEW})
         ]
     signals = session.rows(_SQL.list_given_signals, {**args, "limit": _FEW})
@@ -474,7 +474,14 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         parent,
         dict(session.rows(_SQL.list_attributes, args)),
         [
-            _step(flow, row, failures.get(row[0], (0, None)), contents.get(row[0], (None, None)), row[0] in by_flows)
+            _step(
+                stream,
+                flow,
+                row,
+                failures.get(row[0], (0, None)),
+                contents.get(row[0], (None, None)),
+                row[0] in by_flows,
+            )
             for row in rows
         ],
         session.rows(_SQL.count_steps, args)[0][0],
@@ -486,6 +493,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
 
 
 def _step(
+    stream: str,
     flow: FlowEntry,
     row: Sequence[Any],
     failed: tuple[int, str | None],
@@ -495,7 +503,7 @@ def _step(
     number, kind, name, total, pending, error_type, *times = row
     due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
     state = WAITING if ended_at is None else FAILED if error_type or failed[0] else DONE
-    message = uid_text(call_uid(flow.number, number, 0)) if kind in (CALL, UNDONE) and not calls_flow else None
+    message = uid_text(Place(stream, flow.number, number, 0).uid) if kind in (CALL, UNDONE) and not calls_flow else None
     assert began_at is not None
     return StepEntry(
         *(number, kind, name, state, total, pending, failed[0], error_type or failed[1]),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from emsworker.extending.apps import Ems, MysqlBroker
 from emsworker.extending.database import (
     Database,
-    Packet,
     Session,
     Sql,
     Statements,
@@ -22,14 +23,17 @@ from emsworker.extending.database import (
     identifier,
     insertion,
     literals,
+    server_now,
+    stream_id,
 )
 from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused
-from emsworker.extending.publishing import Outbox, Transaction
-from emsworker.extending.stream import cancel, raise_counter
-from emsworker.extending.values import ResultRow, Topic, new_uid, partition_of, storable, utc
+from emsworker.extending.processes import forks
+from emsworker.extending.publishing import OutboxTransaction, Transaction
+from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
+from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import call_uid, end_of, read_place
+from emsworker.flows.places import Place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
@@ -70,13 +74,36 @@ class MysqlFlowStore:
 
     Args:
         database: the stream's.
-        outbox: the stream's, which moves what is committed into the stream at once; without it the beat does.
+        stream: moves what is committed into the stream at once; without it the beat does.
     """
 
-    def __init__(self, database: Database, outbox: Outbox | None = None) -> None:
-        self._database, self._outbox = database, outbox
+    def __init__(self, database: Database, stream: MysqlBroker | None = None) -> None:
+        self._database, self._stream = database, stream
+        self._outbox = None if stream is None else stream.outbox
         self._name = identifier(database.name)
         self._checkpoints = Checkpoints(self._record)
+
+    @forks.lazy
+    def stream_id(self) -> str:
+        """Identity of the stream that keeps the flows."""
+        return self._database.call(stream_id)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as the stream has it: it may be kept by another server."""
+        return self._of_app.topic(name)
+
+    def now(self) -> datetime:
+        """Return the time of the server, in UTC."""
+        return self._database.call(server_now)
+
+    def transaction(self, app: Ems) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction in the stream's database."""
+        return self._of_app.transaction(app)
+
+    @property
+    def _of_app(self) -> MysqlBroker:
+        assert self._stream is not None, "who operates flows does not run them"
+        return self._stream
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
@@ -89,11 +116,12 @@ class MysqlFlowStore:
 
         Raises:
             FlowExists: the flow with this id is of another function, or has other arguments.
+            AssertionBroken: the topic was deleted, or has moved to another server; nothing was stored.
         """
         filled = self._filled(new, topic.id, owner)
-        if transaction is None and self._start_directly(new, topic, owner, filled):
+        if transaction is None and topic.server is None and self._start_directly(new, topic, owner, filled):
             return True
-        *statements, last = self._starting(new, filled)
+        *statements, last = self._starting(new, topic.id, filled)
         ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
@@ -145,8 +173,10 @@ class MysqlFlowStore:
             foreign.run(transaction, statement)
         return foreign.run(transaction, last)
 
-    def _starting(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+    def _starting(self, new: NewFlow, topic_id: int, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
+        if new.parent is None:  # a flow that another one calls is kept with that one
+            yield self._hold_topic(topic_id)
         yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
         yield from self._accompanying(new, filled)
         yield fill(_SQL.find_started, filled)
@@ -154,11 +184,19 @@ class MysqlFlowStore:
     def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
         """Yield the statements of one start of a burst; the last one reads the id of its flow."""
         filled = self._filled(new, topic_id, owner)
+        yield self._hold_topic(topic_id)
         yield fill(_SQL.lock_burst, filled)
         yield fill(_SQL.insert_waiting, filled)
         yield from self._accompanying(new, filled)
         yield fill(_SQL.move_start, filled)
         yield fill(_SQL.find_burst, filled)
+
+    def _hold_topic(self, topic_id: int) -> Sql:
+        """Return a statement that fails if the topic has left the server, and keeps it there until the commit.
+
+        So all flows that were started before a move are seen by who starts one after it.
+        """
+        return fill(_SQL.hold_topic, {"topic_id": kept_topic_id_text(self._database.name, topic_id)})
 
     def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
@@ -399,6 +437,17 @@ class MysqlFlowStore:
             parent, step, number = map(int, place.split("."))
             yield from end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
 
+    def end(self, flow: int, step: int, end: CallEnd) -> None:
+        """Record the end of a call, once, and wake the flow if it was the last one that a step has waited for."""
+
+        def write(session: Session) -> None:
+            for statement in end_statements(self._name, flow, step, [end]):
+                session.execute(statement)
+
+        self._database.call(lambda session: session.transaction(write))
+        if self._outbox is not None:
+            self._outbox.move_after()
+
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
         """Return the ends of the calls of a step."""
         args = {"flow_id": flow.id, "step": step.number}
@@ -430,7 +479,7 @@ class MysqlFlowStore:
         """
         numbers = self._database.call(lambda session: session.transaction(lambda session: self._cancel(session, flow)))
         for number in numbers:
-            self._database.call(partial(_cancel_calls, number))
+            self._database.call(partial(_cancel_calls, self.stream_id, number))
         return bool(numbers)
 
     def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
@@ -529,12 +578,12 @@ def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], sign
     return None
 
 
-def _cancel_calls(flow_id: int, session: Session) -> None:
-    """Cancel the calls of a flow that have not ended."""
+def _cancel_calls(stream: str, flow_id: int, session: Session) -> None:
+    """Cancel the calls of a flow that have not ended, and were not forwarded to another server."""
     for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
         ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
         for number in range(total):
-            uid = call_uid(flow_id, step, number)
+            uid = Place(stream, flow_id, step, number).uid
             if number not in ended:
                 any(cancel(session, int(topic), uid) for topic in topics.split(","))
 
@@ -551,17 +600,6 @@ def _refuse_failed(rows: Sequence[Sequence[Any]], owner: bytes) -> None:
 
 def _lost(flow: FlowRow) -> FlowLost:
     return FlowLost(f"flow {flow.key!r} is run by another message by now, or has ended")
-
-
-def follow(packet: Packet, results: Sequence[ResultRow]) -> None:
-    """Record the ends of calls with their acks, and wake the flows that have waited for the last one of a step."""
-    ends: dict[tuple[int, int], list[CallEnd]] = {}
-    for row in results:
-        if (place := read_place(row)) is not None:
-            ends.setdefault(place[:2], []).append(end_of(row, place[2]))
-    for (flow_id, step), those in sorted(ends.items()):
-        for statement in end_statements(identifier(packet.session.database), flow_id, step, those):
-            packet.add(statement)
 
 
 def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:

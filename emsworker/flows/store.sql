@@ -1,3 +1,6 @@
+-- name: hold_topic
+SELECT %(topic_id)s
+
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.

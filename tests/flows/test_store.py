@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
+from uuid import UUID
 
 import pymysql
 import pytest
@@ -15,7 +17,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.flows import FlowExists
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.operating import Flows
-from emsworker.flows.places import call_uid
+from emsworker.flows.places import Place, parse_place
 from emsworker.flows.rows import (
     CANCELLED,
     DONE,
@@ -156,7 +158,7 @@ def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Strea
 
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stream, shop: Ems) -> None:
     with proxied(stream.url) as (proxy, url):
-        store = MysqlFlowStore(Database(url), shop.stream_of("default").outbox)
+        store = MysqlFlowStore(Database(url), shop.stream_of("default"))
         for number, end in enumerate((RunChange(state=WAITING, waits="x"), RunChange(state=DONE, value=b"1"))):
             loaded = begun(store, f"f{number}")
             proxy.arm(b"COMMIT", Cut.AFTER)
@@ -204,8 +206,11 @@ def _states(stream: Stream) -> list[str]:
 
 def test_uids_of_calls_differ() -> None:
     numbers = (0, 1, 2, 4095, 4096, 1 << 29)
-    places = [(flow, step, number) for flow in (1, 2) for step in (1, 2, 4096, 4097, 8193) for number in numbers]
-    assert len({call_uid(*place) for place in places}) == len(places)
+    streams, steps = ("0", "0f" * 16, "f0" * 16), (1, 2, 4096, 4097, 8193)
+    places = [Place(*one) for one in product(streams, (1, 2), steps, numbers)]
+    assert len({uid for one in places for uid in (one.uid, one.end_uid)}) == 2 * len(places)
+    assert all(UUID(bytes=uid).version == 8 for one in places for uid in (one.uid, one.end_uid))
+    assert [parse_place(one.word) for one in places] == places
 
 
 def test_only_the_present_run_writes(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
