@@ -33,6 +33,7 @@ from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
 from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.letters import Letter, delete_letters, find_letters
 from emsworker.flows.places import Place
 from emsworker.flows.rows import (
     ENDED,
@@ -505,6 +506,7 @@ class MysqlFlowStore:
             step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
                 ended with their failure.
         """
+        letters: list[Letter] = []
 
         def retry(session: Session) -> bool:
             ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
@@ -517,12 +519,16 @@ class MysqlFlowStore:
                 return False
             args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
             args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
+            letters[:] = find_letters(session, self.stream_id, flow.id, first)
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
             session.execute(send_wake(self._name, flow.id, args["owner"]))
             return True
 
-        return self._database.call(lambda session: session.transaction(retry))
+        if not self._database.call(lambda session: session.transaction(retry)):
+            return False
+        self._database.call(lambda session: delete_letters(session, letters))
+        return True
 
 
 def _cancelled(key: str) -> CallEnd:
