@@ -78,6 +78,8 @@ class Extension:
         metrics: a function without arguments that returns functions of a session, which yield metric families of
             prometheus_client for those of the stream, as ``module:name``; see
             :mod:`emsworker.monitoring.metrics`.
+        needs_server: a function of a session, as ``module:name``, that yields lines about what the extension still
+            needs the server for; ``ems servers retire`` prints them, and the server is not retired before.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
         follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
@@ -99,6 +101,7 @@ class Extension:
     pages: str | None = None
     checks: str | None = None
     metrics: str | None = None
+    needs_server: str | None = None
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None

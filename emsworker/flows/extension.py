@@ -13,6 +13,7 @@ EXTENSION = Extension(
     pages="emsworker.flows.pages:pages",
     checks="emsworker.flows.counts:checks",
     metrics="emsworker.flows.counts:metrics",
+    needs_server="emsworker.flows.counts:name_open",
     follow="emsworker.flows.following:follow",
     follow_in_memory="emsworker.flows.memory:follow",
     tasks={

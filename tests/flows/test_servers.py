@@ -14,6 +14,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.admin.placement import TopicMove
+from emsworker.admin.retirement import Retirement
 from emsworker.core.errors import WrongArguments
 from emsworker.core.ids import uid_text
 from emsworker.flows import FlowFailed, FlowHandle
@@ -137,7 +138,7 @@ def test_a_transaction_of_another_server_is_refused(two: Two, server: LocalDatab
     urls = two.several.urls  # users who see the database of their own server only, as on servers apart
     with users(server, urls["main"]) as here, users(server, urls["east"]) as there:
         _check_refusals(Ems("apart", url=here("worker"), servers=f"east={there('worker')} east.*"))
-    assert [two.rows(name, "SELECT `key` FROM ems_flow") for name in ("main", "east")] == [(), (("x",),)]
+    assert [two.rows(name, "SELECT `key` FROM ems_flow") for name in ("main", "east")] == [[], [("x",)]]
     assert two.app.find_flow("x", topic=far.THERE).state == "ready"
 
 
@@ -176,6 +177,18 @@ def test_flows_go_on_where_their_topic_has_moved(two: Two) -> None:
     assert two.effects("east") == [11, 21, 30, 31, 32], "its calls are run where their topic is"
     assert sorted(Record(two.folder).numbers("ends")) == [10, 20, 30]
     assert first.stop() == 0
+
+
+def test_a_server_is_needed_until_its_flows_have_ended(two: Two) -> None:
+    handle = far.elsewhere.start()
+    with closing(Ems("retiring", url=two.several.url, servers=f"east={two.several.urls['east']}")) as app:
+        left = Retirement(app, "east").run(timeout_s=20)
+        line = "flows have not ended: tests.flows.far.elsewhere (1); let them, or cancel them with `ems flows cancel`"
+        assert left.topics == {} and line in left.needed
+        two.worker()
+        assert two.ended(handle) is None
+        assert two.rows("main", "SELECT COUNT(*) FROM ems_flow") == [(0,)], "it was run where it is kept"
+        assert line not in Retirement(app, "east").look().needed
 
 
 def test_a_call_that_waits_goes_along_with_its_topic(two: Two) -> None:
