@@ -63,7 +63,7 @@ class MemoryFlowStore:
 
     stream_id = "0"
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, app: Ems, name: str) -> Topic:
         """Return a topic."""
         return self._broker.topic(name)
 

@@ -89,9 +89,9 @@ class MysqlFlowStore:
         """Identity of the stream that keeps the flows."""
         return self._database.call(stream_id)
 
-    def topic(self, name: str) -> Topic:
-        """Return a topic as the stream has it: it may be kept by another server."""
-        return self._of_app.topic(name)
+    def topic(self, app: Ems, name: str) -> Topic:
+        """Return a topic as the stream has it, which may be kept by another server."""
+        return app.broker.topic_on(self._of_app, name)
 
     def now(self) -> datetime:
         """Return the time of the server, in UTC."""

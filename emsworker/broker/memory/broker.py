@@ -137,6 +137,10 @@ class MemoryBroker:
             self._topics[name] = topic
         return self._topics[name]
 
+    def topic_on(self, stream: object, name: str) -> Topic:
+        """Return a topic; there is one place."""
+        return self.topic(name)
+
     def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """Return a group of a topic, made at its first use; it reads the topic from the start."""
         state = self._groups.get((topic.name, name))
