@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from emsworker.store.groups.cancel import cancel as cancel
     from emsworker.store.groups.claims import find_new as find_new
     from emsworker.store.groups.dead import delete_dead as delete_dead
+    from emsworker.store.groups.dead import requeue as requeue
     from emsworker.store.groups.putback import PutBack as PutBack
     from emsworker.store.groups.putback import Row as Row
     from emsworker.store.groups.replay import Replayed as Replayed
@@ -62,7 +63,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.store.groups": "backlog putback skipping",
             "emsworker.store.groups.cancel": "cancel",
             "emsworker.store.groups.claims": "find_new",
-            "emsworker.store.groups.dead": "delete_dead",
+            "emsworker.store.groups.dead": "delete_dead requeue",
             "emsworker.store.groups.putback": "PutBack Row",
             "emsworker.store.groups.replay": "Replayed",
             "emsworker.store.groups.skipping": "SkipPolicy",

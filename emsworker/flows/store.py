@@ -5,7 +5,7 @@ Every write of a run begins with its fence: it takes effect only while the run i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -26,20 +26,19 @@ from emsworker.extending.database import (
     server_now,
     stream_id,
 )
-from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused
+from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused, WrongArguments
 from emsworker.extending.processes import forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
 from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.letters import Letter, delete_letters, find_letters
 from emsworker.flows.places import Place
+from emsworker.flows.reopening import Reopening
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
     READY,
-    UNDONE,
     WAITING,
     CallEnd,
     FlowRow,
@@ -49,8 +48,6 @@ from emsworker.flows.rows import (
     SignalRow,
     StepRow,
     StoredError,
-    first_forgotten,
-    next_number,
 )
 
 _SQL = Statements(__name__)
@@ -464,8 +461,7 @@ class MysqlFlowStore:
 
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""
-        rows = self._database.call(lambda session: session.rows(_SQL.list_steps, {"flow_id": flow.id}))
-        return [_step(row) for row in rows]
+        return self._database.call(lambda session: _steps(session, flow.id))
 
     def values_of(self, flow: FlowRow, after: int, limit: int) -> list[tuple[int, bytes, datetime]]:
         """Return what a flow has emitted after a number."""
@@ -500,35 +496,48 @@ class MysqlFlowStore:
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
         """Run a flow again that has failed or was cancelled; false if it is no such flow now, or its steps were undone.
 
-        One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds.
+        One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds. One
+        that another flow has called, which has failed with it, is run again as a part of that.
 
         Args:
-            step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
-                ended with their failure.
+            step: number of the first step that is forgotten; by default none is if the flow ended with the failure of
+                calls that can be run again.
+
+        Raises:
+            WrongArguments: it is not known what has become of a call.
         """
-        letters: list[Letter] = []
 
-        def retry(session: Session) -> bool:
-            ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
-            if not ended:
-                return False
-            steps = [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow.id})]
-            ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
-            first = first_forgotten(steps, ended[0][0], failed, step)
-            if first is None:
-                return False
-            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
-            args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
-            letters[:] = find_letters(session, self.stream_id, flow.id, first)
-            for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
-                session.execute(statement, args)
-            session.execute(send_wake(self._name, flow.id, args["owner"]))
-            return True
+        def retry(session: Session) -> Reopening | None:
+            flows = Reopening(session, self.stream_id, _steps, partial(send_wake, self._name), self._end_statements)
+            number = flow.id
+            for parent in self._failed_above(session, flow):
+                if step is not None:
+                    raise WrongArguments(f"another flow has called flow {flow.key!r}, and has failed; run that again")
+                number = parent
+            return flows if flows.reopen(number, step) else None
 
-        if not self._database.call(lambda session: session.transaction(retry)):
+        reopened = self._database.call(lambda session: session.transaction(retry))
+        if reopened is None:
             return False
-        self._database.call(lambda session: delete_letters(session, letters))
+        self._database.call(lambda _: reopened.finish())
         return True
+
+    def _failed_above(self, session: Session, flow: FlowRow) -> Iterator[int]:
+        """Yield the flows above a flow that have failed, from the one that has called it upwards."""
+        parent = flow.parent
+        while parent is not None:
+            rows = session.rows(_SQL.get_parent, {"flow_id": int(parent.split(".")[0])})
+            if not rows or rows[0][0] != FAILED:
+                return
+            ((_, number, parent),) = rows
+            yield number
+
+    def _end_statements(self, flow: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
+        return end_statements(self._name, flow, step, ends)
+
+
+def _steps(session: Session, flow: int) -> list[StepRow]:
+    return [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow})]
 
 
 def _cancelled(key: str) -> CallEnd:

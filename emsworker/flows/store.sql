@@ -212,22 +212,5 @@ SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
 -- name: list_pending_calls
 SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0 AND topics IS NOT NULL
 
--- name: lock_ended
-SELECT state FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
-
--- name: reopen
-UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = IF(%(still_fails)s, error_type, NULL),
-  error = IF(%(still_fails)s, error, NULL), ended_at = NULL, deadline_at = NULL,
-  run = run + 1, changed_at = NOW(6), next_step = GREATEST(next_step, %(next_step)s) WHERE id = %(flow_id)s
-
--- name: delete_steps
-DELETE FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step >= %(step)s
-
--- name: delete_ends
-DELETE FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step >= %(step)s
-
--- name: give_signals_back
-UPDATE ems_flow_signal SET step = NULL WHERE flow_id = %(flow_id)s AND step >= %(step)s
-
--- name: find_failed_call
-SELECT MAX(step) FROM ems_flow_end WHERE flow_id = %(flow_id)s AND error_type IS NOT NULL
+-- name: get_parent
+SELECT state, id, parent FROM ems_flow WHERE id = %(flow_id)s
