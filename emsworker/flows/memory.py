@@ -316,7 +316,8 @@ class MemoryFlowStore:
         first = first_forgotten(steps, kept.row.state, failed, wanted)
         if first is None:
             return False
-        if wanted is None and first == failed and self._call_again(kept, kept.steps[first]):
+        calls_failed = kept.row.state == FAILED and first == failed
+        if wanted is None and calls_failed and self._call_again(kept, kept.steps[first]):
             return True
         kept.steps = {number: one for number, one in kept.steps.items() if number < first}
         kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}

@@ -75,7 +75,7 @@ class Reopening:
             return False
         self._former += session.rows(_SQL.get_message, args)
         still_fails = any(one.kind == UNDONE for one in steps)
-        if wanted is None and first == failed:
+        if wanted is None and state == FAILED and first == failed:
             row = next(one for one in steps if one.number == failed)
             if self._call_again(flow, key, row, still_fails=still_fails):
                 return True

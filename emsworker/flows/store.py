@@ -506,20 +506,21 @@ class MysqlFlowStore:
         Raises:
             WrongArguments: it is not known what has become of a call.
         """
+        reopened: list[Reopening] = []
 
-        def retry(session: Session) -> Reopening | None:
+        def retry(session: Session) -> bool:
             flows = Reopening(session, self.stream_id, _steps, partial(send_wake, self._name), self._end_statements)
             number = flow.id
             for parent in self._failed_above(session, flow):
                 if step is not None:
                     raise WrongArguments(f"another flow has called flow {flow.key!r}, and has failed; run that again")
                 number = parent
-            return flows if flows.reopen(number, step) else None
+            reopened[:] = [flows]
+            return flows.reopen(number, step)
 
-        reopened = self._database.call(lambda session: session.transaction(retry))
-        if reopened is None:
+        if not self._database.call(lambda session: session.transaction(retry)):
             return False
-        self._database.call(lambda _: reopened.finish())
+        self._database.call(lambda _: reopened[0].finish())
         return True
 
     def _failed_above(self, session: Session, flow: FlowRow) -> Iterator[int]:
