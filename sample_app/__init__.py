@@ -1,6 +1,6 @@
 """A year of flights from New York through EMS: the sample application. ``./dev demo`` runs all of it."""
 
-from sample_app import tasks
+from sample_app import summary, tasks
 from sample_app.app import app
 
-__all__ = ["app", "tasks"]
+__all__ = ["app", "summary", "tasks"]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -32,7 +33,7 @@ from sample_app.processes import Process, start_dashboard
 from sample_app.publish import prepare, publish
 from sample_app.settings import DEFAULT_SEED, NEW_TITLE, NOTICE_DELAY_S, PARTITIONS, PLACES, SEED_VARIABLE
 from sample_app.tables import Connection
-from sample_app.verify import Outcome, verify, verify_summary, verify_title
+from sample_app.verify import Outcome, verify, verify_rehearsal, verify_summary, verify_title
 
 # In the demo only: nobody wants to wait ten seconds for a second attempt.
 _LADDER, _MAX_ATTEMPTS = "200ms 500ms 1s", 4
@@ -227,12 +228,15 @@ def _demonstrate(
             f"{deliveries / drain.seconds:,.0f} deliveries/s, {len(expected.flights) / drain.seconds:,.0f} flights/s"
         )
         _change_title(app, connections[:1], options)
-        summary = _see_the_night(app, connections, expected, 2 * options.processes)
+        slot, rehearsed = _see_the_night(app, connections)
         wrong += drain.stop()
     finally:
         drain.close()
     report.print_tables(connections)
-    wrong += _compare(connections, expected, summary)
+    of_night = verify_summary(connections, expected, slot)
+    of_night += verify_title(connections, slot, NEW_TITLE, 2 * options.processes)
+    of_night += verify_rehearsal(connections, expected, rehearsed)
+    wrong += _compare(connections, expected, of_night)
     if options.pipeline:
         from sample_app import lake
 
@@ -247,11 +251,15 @@ def _change_title(app: Ems, connections: Sequence[Connection], options: Options)
     click.echo(f"changed the title of the summary in all {processes} worker processes within {seconds * 1000:.0f} ms")
 
 
-def _see_the_night(app: Ems, connections: Sequence[Connection], expected: Expected, processes: int) -> Outcome:
+def _see_the_night(app: Ems, connections: Sequence[Connection]) -> tuple[datetime, datetime]:
+    """Wait for the nightly summary and for its rehearsal; return the slots of both."""
     slot = night.bring_forward(app)
     night.wait_for_summary(connections, slot)
     click.echo(f"brought the nightly summary forward to {slot:%H:%M:%S} UTC: it came, under the new title")
-    return verify_summary(connections, expected, slot) + verify_title(connections, slot, NEW_TITLE, processes)
+    rehearsed = night.rehearse_next(app, slot)
+    night.wait_for_flows(connections)
+    click.echo("rehearsed the summary of the next night: it was refused at its end, and undone")
+    return slot, rehearsed
 
 
 def _publish(app: Ems, limit: int | None, expected: Expected) -> list[str]:
@@ -271,13 +279,13 @@ def _publish(app: Ems, limit: int | None, expected: Expected) -> list[str]:
     return [f"{doubled} flights were written twice, and should be 0"] if doubled else []
 
 
-def _compare(connections: Sequence[Connection], expected: Expected, summary: Outcome) -> list[str]:
+def _compare(connections: Sequence[Connection], expected: Expected, of_night: Outcome) -> list[str]:
     outcome = verify(connections, expected)
-    differences = outcome.differences + summary.differences
+    differences = outcome.differences + of_night.differences
     if not differences:
         report.print_what_is_right(expected, NOTICE_DELAY_S, _MAX_ATTEMPTS)
     click.echo(
-        f"{outcome.compared + summary.compared:,} numbers and ids compared with the CSV, "
+        f"{outcome.compared + of_night.compared:,} numbers and ids compared with the CSV, "
         f"{len(differences):,} differences"
     )
     return differences

@@ -80,5 +80,8 @@ def print_what_is_right(expected: Expected, notice_delay_s: int, max_attempts: i
         f"{notices - told:,} are dead letters after {max_attempts} attempts",
         f"every one of {len(expected.malformed)} malformed rows a dead letter with its reason, in each of {groups} "
         "groups",
+        f"every one of {len(expected.carriers)} carriers' shares written once, and summed up by the nightly flow",
+        f"every one of {len(expected.carriers) + 2} rows of its rehearsal, which failed at the end, undone in reverse "
+        "order",
     ):
         click.echo(line)

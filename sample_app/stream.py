@@ -23,7 +23,14 @@ FROM ems_topic t JOIN ems_group g ON g.topic_id = t.id JOIN ems_cursor c ON c.gr
 GROUP BY t.id, t.name, g.id, g.name"""
 _READ_UIDS = """SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id
 WHERE t.name = %s AND m.kind = 'message'"""
-_READ_DEAD = """SELECT g.name, d.uid, d.reason FROM ems_dead d JOIN ems_group g ON g.id = d.group_id"""
+# The message of a flow that has failed becomes a dead letter, which names the flow; its own id is random.
+_READ_DEAD = """SELECT g.name, d.uid, d.reason FROM ems_dead d JOIN ems_group g ON g.id = d.group_id
+WHERE d.reason NOT LIKE 'flow %%'"""
+_READ_DEAD_FLOWS = """SELECT reason FROM ems_dead WHERE reason LIKE 'flow %%'"""
+_COUNT_OPEN_FLOWS = """SELECT COUNT(*) FROM ems_flow WHERE ended_at IS NULL"""
+_READ_UNDONE = """SELECT s.name, e.value FROM ems_flow f JOIN ems_flow_step s ON s.flow_id = f.id
+JOIN ems_flow_end e ON e.flow_id = s.flow_id AND e.step = s.step
+WHERE f.`key` = %s AND s.kind = 'undone' ORDER BY s.step"""
 _COUNT_CLIENTS = """SELECT COUNT(*) FROM ems_client"""
 _COUNT_CLIENTS_OF = """SELECT COUNT(*) FROM ems_client WHERE name = %s"""
 _COUNT_CLAIMS_OF = """SELECT COUNT(*) FROM ems_claim c JOIN ems_client l ON l.client_id = c.client_id
@@ -77,8 +84,24 @@ def read_uids(connections: Sequence[Connection], topic: str) -> list[str]:
 
 
 def read_dead(connections: Sequence[Connection]) -> list[str]:
-    """Every dead letter: its group, its message's id, and the reason."""
+    """Every dead letter but those of flows: its group, its message's id, and the reason."""
     return [f"{group} {UUID(bytes=uid)}: {reason}" for group, uid, reason in query_all(connections, _READ_DEAD)]
+
+
+def read_dead_flows(connections: Sequence[Connection]) -> list[str]:
+    """The reason of the dead letter of each flow that has failed."""
+    return [reason for (reason,) in query_all(connections, _READ_DEAD_FLOWS)]
+
+
+def count_open_flows(connections: Sequence[Connection]) -> int:
+    """How many flows have not ended."""
+    return sum(count for (count,) in query_all(connections, _COUNT_OPEN_FLOWS))
+
+
+def read_undone(connections: Sequence[Connection], flow: str) -> list[str]:
+    """The calls that have undone the steps of a flow, one after another, each with what it has returned."""
+    rows = enumerate(query_all(connections, _READ_UNDONE, (flow,)), 1)
+    return [f"{number}. {name.partition(': ')[2]} took back {value.decode()}" for number, (name, value) in rows]
 
 
 def count_clients(connections: Sequence[Connection], worker: str | None = None) -> int:

@@ -46,6 +46,12 @@ _CREATE = (
   legs BIGINT NOT NULL, last_leg BIGINT NOT NULL, chain BIGINT NOT NULL,
   PRIMARY KEY (tailnum)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
+    """CREATE TABLE IF NOT EXISTS sample_share (
+  slot DATETIME NOT NULL, carrier VARCHAR(8) NOT NULL,
+  flights BIGINT NOT NULL, departures BIGINT NOT NULL, cancellations BIGINT NOT NULL,
+  dep_delay_min BIGINT NOT NULL, arr_delay_min BIGINT NOT NULL, fingerprint BIGINT NOT NULL,
+  PRIMARY KEY (slot, carrier)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin""",
     """CREATE TABLE IF NOT EXISTS sample_summary (
   slot DATETIME NOT NULL,
   flights BIGINT NOT NULL, departures BIGINT NOT NULL, cancellations BIGINT NOT NULL,
@@ -85,10 +91,15 @@ VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(6))"""
 _ADD_LEG = """INSERT INTO sample_rotation (tailnum, legs, last_leg, chain)
 VALUES (%(tailnum)s, 1, %(leg)s, CRC32(CONCAT('0 ', %(leg)s))) ON DUPLICATE KEY UPDATE
   legs = legs + 1, last_leg = VALUES(last_leg), chain = CRC32(CONCAT(chain, ' ', VALUES(last_leg)))"""
-_SUM_UP = """INSERT IGNORE INTO sample_summary
+# Nothing of the nightly summary is done twice, so none of these statements passes over a row that is there.
+_ADD_SHARE = """INSERT INTO sample_share
+  (slot, carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint)
+SELECT %s, carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
+FROM sample_carrier WHERE carrier = %s"""
+_SUM_UP = """INSERT INTO sample_summary
   (slot, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint)
-SELECT %s, SUM(flights), SUM(departures), SUM(cancellations), SUM(dep_delay_min), SUM(arr_delay_min), SUM(fingerprint)
-FROM sample_carrier HAVING COUNT(*) > 0"""
+SELECT slot, SUM(flights), SUM(departures), SUM(cancellations), SUM(dep_delay_min), SUM(arr_delay_min), SUM(fingerprint)
+FROM sample_share WHERE slot = %s GROUP BY slot"""
 
 _READ_CARRIERS = """SELECT carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
 FROM sample_carrier"""
@@ -99,6 +110,8 @@ FROM sample_aircraft"""
 _READ_ROTATIONS = """SELECT tailnum, legs, last_leg, chain FROM sample_rotation"""
 _READ_NOTICES = """SELECT flight, delay_min FROM sample_notice"""
 _COUNT_EARLY = """SELECT COUNT(*) FROM sample_notice WHERE told_at < due_at"""
+_READ_SHARES = """SELECT carrier, flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
+FROM sample_share WHERE slot = %s"""
 _READ_SUMMARY = """SELECT flights, departures, cancellations, dep_delay_min, arr_delay_min, fingerprint
 FROM sample_summary WHERE slot = %s"""
 
@@ -176,14 +189,39 @@ def add_leg(to: Any, tailnum: str, leg: int) -> None:
     to.execute(_ADD_LEG, {"tailnum": tailnum, "leg": leg})
 
 
+def list_carriers(to: Any) -> list[str]:
+    """All carriers that :func:`add_carriers` has added to."""
+    return [carrier for (carrier,) in to.execute("SELECT carrier FROM sample_carrier ORDER BY carrier").fetchall()]
+
+
+def add_share(to: Any, slot: datetime, carrier: str) -> None:
+    """Write a carrier's share of the summary of a time in UTC."""
+    to.execute(_ADD_SHARE, (slot.replace(tzinfo=None), carrier))
+
+
+def delete_shares(to: Any, slot: datetime) -> int:
+    """Delete the shares of a slot, and return how many there were."""
+    return _delete(to, "DELETE FROM sample_share WHERE slot = %s", slot)
+
+
 def sum_up(to: Any, slot: datetime) -> None:
-    """Write the sums over all carriers down, under a time in UTC; a second time changes nothing."""
+    """Write the summary of a slot: the sums over its shares."""
     to.execute(_SUM_UP, (slot.replace(tzinfo=None),))
 
 
 def add_title(to: Any, slot: datetime, title: str) -> None:
     """Write the title of a summary down."""
-    to.execute("INSERT IGNORE INTO sample_title (slot, title) VALUES (%s, %s)", (slot.replace(tzinfo=None), title))
+    to.execute("INSERT INTO sample_title (slot, title) VALUES (%s, %s)", (slot.replace(tzinfo=None), title))
+
+
+def delete_summary(to: Any, slot: datetime) -> int:
+    """Delete a summary and its title, and return how many rows these were."""
+    title = _delete(to, "DELETE FROM sample_title WHERE slot = %s", slot)
+    return title + _delete(to, "DELETE FROM sample_summary WHERE slot = %s", slot)
+
+
+def _delete(to: Any, statement: str, slot: datetime) -> int:
+    return int(to.execute(statement, (slot.replace(tzinfo=None),)).rowcount)
 
 
 def add_process(connection: Connection, pid: int, title: str) -> None:
@@ -236,6 +274,11 @@ def read_summary(connections: Sequence[Connection], slot: datetime) -> list[int]
     ]
 
 
+def read_shares(connections: Sequence[Connection], slot: datetime) -> Mapping[tuple[str, ...], list[int]]:
+    """The shares of a slot, in the order of ``TALLY``."""
+    return _sums(connections, _READ_SHARES, 1, (slot.replace(tzinfo=None),))
+
+
 def read_titles(connections: Sequence[Connection], slot: datetime) -> list[str]:
     """The title of the summary of a slot."""
     rows = query_all(connections, "SELECT title FROM sample_title WHERE slot = %s", (slot.replace(tzinfo=None),))
@@ -248,10 +291,10 @@ def count_titles(connections: Sequence[Connection], title: str) -> int:
     return sum(count for (count,) in query_all(connections, statement, (title,)))
 
 
-def _sums(connections: Sequence[Connection], statement: str, keys: int) -> Sums:
+def _sums(connections: Sequence[Connection], statement: str, keys: int, args: Sequence[Any] = ()) -> Sums:
     """Return rows by key; what two servers have of one is added up, and so is a difference from what is expected."""
     sums: Sums = {}
-    for row in query_all(connections, statement):
+    for row in query_all(connections, statement, args):
         known = sums.get(row[:keys])
         sums[row[:keys]] = [*row[keys:]] if known is None else [a + b for a, b in zip(known, row[keys:], strict=True)]
     return sums

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from emsworker import BatchFailed, Filter, Message, Outgoing, Reject
@@ -19,11 +18,8 @@ from sample_app.settings import (
     CONFIG,
     FLIGHTS,
     LATE_MIN,
-    NIGHTLY,
-    NIGHTLY_NAME,
     NOTICE_DELAY_S,
     NOTIFICATIONS,
-    REPORTS,
     ROTATING,
     seed,
 )
@@ -169,15 +165,6 @@ def notify_delay(self: BoundTask, flight: str, delay_min: int, due_at: str) -> N
     """Call the gateway, which often fails, and note the success; the ladder repeats it."""
     gateway.notify(_SEED, flight, self.request.attempt)
     tables.add_notice(tables.thread_connection(app.stream.url), flight, delay_min, self.request.attempt, due_at)
-
-
-@app.periodic(NIGHTLY, name=NIGHTLY_NAME)
-@app.task(name="summarize", topic=REPORTS, group="night-shift", bind=True, transactional=True)
-def summarize(self: BoundTask, transaction: Any) -> None:
-    """Every midnight, sum up all carriers."""
-    slot = datetime.fromisoformat(self.request.headers["ems-slot"])
-    tables.sum_up(transaction, slot)
-    tables.add_title(transaction, slot, config.current["title"])
 
 
 @app.subscribe(CONFIG, broadcast=True)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sample_app import stream, tables
 from sample_app.expected import Expected, Table
-from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS
+from sample_app.settings import AIRCRAFT_EVENTS, FLIGHTS, NOTIFICATIONS, REFUSAL, REHEARSAL
 from sample_app.tables import LOGBOOK, ROTATION, TALLY, Connection
 
 
@@ -87,10 +87,24 @@ def verify(connections: Sequence[Connection], expected: Expected) -> Outcome:
 
 
 def verify_summary(connections: Sequence[Connection], expected: Expected, slot: datetime) -> Outcome:
-    """Compare the nightly summary of a slot."""
+    """Compare the nightly summary of a slot, and each carrier's share of it."""
     outcome, name = Outcome(), f"{slot:%H:%M:%S}"
+    outcome.table("share of", tables.read_shares(connections, slot), TALLY, expected.carriers)
     found = {(name,): tables.read_summary(connections, slot)}
     outcome.table("summary of", {key: row for key, row in found.items() if row}, TALLY, {(name,): expected.total})
+    return outcome
+
+
+def verify_rehearsal(connections: Sequence[Connection], expected: Expected, slot: datetime) -> Outcome:
+    """Compare what the rehearsal of a slot has undone, and what is left of it."""
+    outcome = Outcome()
+    undone = ["1. withdraw_report took back 2", f"2. discard_shares took back {len(expected.carriers)}"]
+    outcome.ids("calls that undo the rehearsal", stream.read_undone(connections, REHEARSAL), undone)
+    left = len(tables.read_shares(connections, slot)) + len(tables.read_titles(connections, slot))
+    outcome.number("rows left of the rehearsal", left + bool(tables.read_summary(connections, slot)), 0)
+    refused = f"flow {REHEARSAL!r} has failed: Reject: {REFUSAL}; `ems flows retry` runs it again"
+    outcome.ids("dead letters of flows", stream.read_dead_flows(connections), [refused])
+    outcome.number("flows that have not ended", stream.count_open_flows(connections), 0)
     return outcome
 
 

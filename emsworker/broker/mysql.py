@@ -179,6 +179,14 @@ class MysqlBroker:
         """The stream itself."""
         return self
 
+    def home_of(self, transaction: Any) -> str:
+        """Return the main server, on which every transaction is."""
+        return MAIN
+
+    def forget(self, topic: str) -> None:
+        """Look a topic up at its next use."""
+        self.catalog.forget(topic)
+
     def live_on(self, server: str) -> None:
         """Refuse another server than the main one."""
         self.server(server)

@@ -294,7 +294,7 @@ class PlacedBroker:
         }
 
     def _send_within(self, topic: str, messages: Sequence[NewMessage], transaction: Any) -> list[Receipt]:
-        name = self._home_of(transaction)
+        name = self.home_of(transaction)
         broker = self.server(name)
         if ticks() >= self._rows_until.get((name, topic), 0.0):
             if self._row(name, topic) is None and (holder := self.locate(topic)[-1]) != name:
@@ -313,7 +313,7 @@ class PlacedBroker:
                 held |= self._held_on(former, topic, messages)
         return _send_rest(broker, topic, messages, held, transaction)
 
-    def _home_of(self, transaction: Any) -> str:
+    def home_of(self, transaction: Any) -> str:
         """Return the server of an open transaction, which is asked once.
 
         Raises:

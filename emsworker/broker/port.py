@@ -44,6 +44,14 @@ class Broker(Protocol):
         """The stream on the server from which this process consumes, by default the main one."""
         ...
 
+    def home_of(self, transaction: Any) -> str:
+        """Return the name of the server of a caller's open transaction."""
+        ...
+
+    def forget(self, topic: str) -> None:
+        """Look up where a topic is at its next use."""
+        ...
+
     def live_on(self, server: str) -> None:
         """Consume from this server from now on.
 

@@ -45,6 +45,23 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A quantity that an extension measures for the rules of alarms.
+
+    Args:
+        target: a function of a session and rules that returns, for each rule by its name, the values by topic and name
+            of what is measured, as ``module:name``; see :mod:`emsworker.alarms.measurements`. It is called on streams
+            that have the extension's tables. A rule's ``group`` chooses by that name.
+        help: a line of ``ems alarms create --help``.
+        is_duration: the value is in seconds; otherwise it is a count.
+    """
+
+    target: str
+    help: str
+    is_duration: bool = True
+
+
+@dataclass(frozen=True)
 class DefaultStream:
     """The stream that is used where no address is given.
 
@@ -78,11 +95,12 @@ class Extension:
         metrics: a function without arguments that returns functions of a session, which yield metric families of
             prometheus_client for those of the stream, as ``module:name``; see
             :mod:`emsworker.monitoring.metrics`.
+        measures: what rules of alarms can measure, by the name that ``ems alarms create --on`` takes.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
         follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
             with this extension's name. It appends statements to the transaction that acks them, ``follow(packet,
-            results)``.
+            results, topic_id, group)``.
         follow_in_memory: the same for the broker in memory: ``follow(broker, results)``.
         tasks: tasks that every group with tasks has, by name: functions, as ``module:name``, that are called with the
             route and the name of a message's task, and return the task, or ``None`` if there is none. What follows a
@@ -99,6 +117,7 @@ class Extension:
     pages: str | None = None
     checks: str | None = None
     metrics: str | None = None
+    measures: Mapping[str, Measure] = field(default_factory=lambda: _NOTHING)
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None
@@ -151,13 +170,14 @@ def extension(name: str) -> Extension:
         raise ConfigError([Problem("extension", repr(name), fix)]) from None
 
 
-def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> None:
+def tell(results: Iterable[ResultRow], to: Any, *place: object, in_memory: bool = False) -> None:
     """Tell the extensions that follow calls of their ends.
 
     A header that names none is passed over with a warning: anybody who sends can write it, and its message has ended.
 
     Args:
         to: the packet of the acks, or the broker in memory.
+        place: of the calls in MySQL: the number of their topic, and the name of their group.
     """
     told: dict[str, list[ResultRow]] = {}
     for row in results:
@@ -169,7 +189,7 @@ def tell(results: Iterable[ResultRow], to: Any, *, in_memory: bool = False) -> N
         if target is None:
             log.warning("%s ended that extension %r follows, which is not here", counted(len(rows), "call"), name)
         else:
-            load(target)(to, rows)
+            load(target)(to, rows, *place)
 
 
 def parts(kind: str, *arguments: object) -> Iterator[tuple[Extension, list[Any]]]:
@@ -200,6 +220,12 @@ def task_maker(name: str) -> Callable[..., Any] | None:
             found: Callable[..., Any] = load(one.tasks[kind])
             return found
     return None
+
+
+def measures() -> Iterator[tuple[Extension, str, Measure]]:
+    """Yield what the extensions measure for alarms, by name."""
+    for one in extensions().values():
+        yield from ((one, name, measure) for name, measure in one.measures.items())
 
 
 def default_stream() -> DefaultStream | None:

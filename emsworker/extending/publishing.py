@@ -8,7 +8,6 @@ from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from emsworker.publish.notifier import Notifier as Notifier
-    from emsworker.publish.outbox import Outbox as Outbox
     from emsworker.publish.outgoing import Outgoing as Outgoing
     from emsworker.publish.producer import Producer as Producer
     from emsworker.publish.redis_connection import LeftAlone as LeftAlone
@@ -21,7 +20,6 @@ else:  # a name that is not above is an error of types, too
         __name__,
         {
             "emsworker.publish.notifier": "Notifier",
-            "emsworker.publish.outbox": "Outbox",
             "emsworker.publish.outgoing": "Outgoing",
             "emsworker.publish.producer": "Producer",
             "emsworker.publish.redis_connection": "LeftAlone RedisConnection client_of",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from emsworker.store.stream.broadcast import ReaderRow as ReaderRow
     from emsworker.store.stream.columns import MESSAGE as MESSAGE
     from emsworker.store.stream.dedup import is_unfinished as is_unfinished
+    from emsworker.store.stream.guards import kept_topic_id_text as kept_topic_id_text
     from emsworker.store.stream.guards import topic_id_text as topic_id_text
     from emsworker.store.stream.holds import HOLD_FOR_S as HOLD_FOR_S
     from emsworker.store.stream.holds import Hold as Hold
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from emsworker.store.stream.messages import close_hole_at as close_hole_at
     from emsworker.store.stream.messages import fitting_body as fitting_body
     from emsworker.store.stream.messages import raise_counter as raise_counter
+    from emsworker.store.stream.outbox import insert_text as insert_text
     from emsworker.store.stream.retention import Kept as Kept
     from emsworker.store.stream.search import read_sent as read_sent
     from emsworker.store.topics import get_topic as get_topic
@@ -70,11 +72,12 @@ else:  # a name that is not above is an error of types, too
             "emsworker.store.stream.broadcast": "ReaderRow",
             "emsworker.store.stream.columns": "MESSAGE",
             "emsworker.store.stream.dedup": "is_unfinished",
-            "emsworker.store.stream.guards": "topic_id_text",
+            "emsworker.store.stream.guards": "kept_topic_id_text topic_id_text",
             "emsworker.store.stream.holds": "HOLD_FOR_S Hold",
             "emsworker.store.stream.holes": "find_hole",
             "emsworker.store.stream.intake": "count_refused",
             "emsworker.store.stream.messages": "close_hole_at fitting_body raise_counter",
+            "emsworker.store.stream.outbox": "insert_text",
             "emsworker.store.stream.retention": "Kept",
             "emsworker.store.stream.search": "read_sent",
             "emsworker.store.topics": "get_topic list_topics",

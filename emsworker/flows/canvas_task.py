@@ -15,7 +15,8 @@ from emsworker.flows.canvas import NAME, Canvas, CanvasRunner
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
-from emsworker.flows.places import call_uid
+from emsworker.flows.places import Place
+from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import CALL, GATHER, StepRow, StoredError
 from emsworker.flows.starting import child_key
 from emsworker.flows.task import FlowTask
@@ -45,6 +46,9 @@ class CanvasTask(FlowTask[..., Any], CanvasRunner):
 
     def _interpret(self, flow: Flow, tree: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return _Level(self, flow, tree["tasks"]).value(tree["root"], lambda: Given(args, kwargs))()
+
+    def check_kept_by(self, store: FlowStore) -> None:
+        """Check nothing: a canvas has no transactions."""
 
     def failure_of(self, error: Exception) -> StoredError:
         """Return the failure of the call with which a canvas ends: it has no error of its own."""
@@ -76,7 +80,7 @@ class CanvasTask(FlowTask[..., Any], CanvasRunner):
         Raises:
             WrongArguments, ConfigError: it cannot be run.
         """
-        writer = TreeWriter(self.flow_app, self.topic)
+        writer = TreeWriter(self.flow_app, self.store)
         root = writer.write(canvas, given)
         return {"tasks": writer.tasks, "root": root}
 
@@ -170,7 +174,8 @@ class _Level:
         if self._is_flow(part):
             request = {"id": child_key(self._run.flow.key, step, number), "task": self._name(part)}
         else:
-            request = {"id": uid_text(call_uid(self._run.flow.id, step, number)), "task": self._name(part)}
+            place = Place(self._run.store.stream_id, self._run.flow.id, step, number)
+            request = {"id": uid_text(place.uid), "task": self._name(part)}
         if taken_of_error(self._find(first), *_args(first)) == 1:
             return Given((request["id"],), {})
         known = {"type": error.error_type, "message": error.message}

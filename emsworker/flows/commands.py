@@ -165,6 +165,7 @@ def _row(flow: FlowEntry) -> dict[str, Any]:
         "error": flow.error_type,
         "started_at": flow.started_at,
         "changed_at": flow.changed_at,
+        "begins_at": flow.begins_at,
         "deadline_at": flow.deadline_at,
         "ended_at": flow.ended_at,
     }

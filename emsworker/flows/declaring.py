@@ -11,7 +11,7 @@ from emsworker.extending.values import check_name
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.handle import FlowHandle
 from emsworker.flows.rows import ENDED, LONGEST_NAME, encode_value
-from emsworker.flows.stores import store_for
+from emsworker.flows.stores import check_transaction, store_with
 from emsworker.flows.task import FlowTask
 
 _ATTEMPTS = 5
@@ -47,12 +47,9 @@ def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: st
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         raise InvalidName(f"signal {name!r:.200}: its name must be a text of 1 to {LONGEST_NAME} characters")
     encoded = encode_value(value, f"the value of signal {name!r}")
-    store = store_for(app, topic or app.settings.topic)
-    if transaction is not None:
-        state = store.signal(transaction, id, name, encoded)
-    else:
-        with app.transaction() as own:
-            state = store.signal(own, id, name, encoded)
+    store = store_with(app, topic or app.settings.topic, id)
+    check_transaction(app, topic or app.settings.topic, store, transaction)
+    state = store.signal(transaction, id, name, encoded)
     if state is None:
         raise UnknownFlow(f"there is no flow {id!r}")
     if state in ENDED:
@@ -61,4 +58,4 @@ def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: st
 
 def find(app: Ems, id: str, topic: str | None) -> FlowHandle[Any]:
     """Return a flow by its id; see :meth:`Ems.find_flow`."""
-    return FlowHandle(id, store_for(app, topic or app.settings.topic), app)
+    return FlowHandle(id, store_with(app, topic or app.settings.topic, id), app)

@@ -1,6 +1,6 @@
 """The declaration."""
 
-from emsworker.extending.declaration import Command, Extension
+from emsworker.extending.declaration import Command, Extension, Measure
 
 EXTENSION = Extension(
     "flows",
@@ -13,7 +13,17 @@ EXTENSION = Extension(
     pages="emsworker.flows.pages:pages",
     checks="emsworker.flows.counts:checks",
     metrics="emsworker.flows.counts:metrics",
-    follow="emsworker.flows.store:follow",
+    measures={
+        "flow_age": Measure(
+            "emsworker.flows.counts:measure_age",
+            "age of the oldest flow of a function that has not ended; --group names the function",
+        )
+    },
+    follow="emsworker.flows.following:follow",
     follow_in_memory="emsworker.flows.memory:follow",
-    tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},
+    tasks={
+        "ems.canvas": "emsworker.flows.canvas_task:make",
+        "ems.flow_end": "emsworker.flows.far_ends:make",
+        "ems.starmap": "emsworker.flows.maps:make",
+    },
 )

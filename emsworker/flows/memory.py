@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from emsworker.extending.apps import MemoryBroker
-from emsworker.extending.values import NewMessage, ResultRow, new_uid
+from emsworker.extending.apps import Ems, MemoryBroker
+from emsworker.extending.publishing import OutboxTransaction
+from emsworker.extending.values import NewMessage, ResultRow, Topic, new_uid
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.places import end_of, read_place
 from emsworker.flows.rows import (
@@ -55,26 +57,73 @@ class MemoryFlowStore:
         self._broker = broker
         self._flows: dict[int, KeptFlow] = {}
         self._keys: dict[str, int] = {}
+        self._bursts: dict[tuple[str, str], int] = {}
         self._numbers = count(1)
         self._signals = count(1)
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    stream_id = "0"
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic."""
+        return self._broker.topic(name)
+
+    def now(self) -> datetime:
+        """Return the time by which the flows wait, in UTC."""
+        return self._broker.now()
+
+    def transaction(self, app: Ems) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction of the app."""
+        return app.transaction()
+
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and send the message that begins it, unless one with its id is there; return if it is new."""
         number = self._keys.get(new.key)
         if number is not None:
             new.check_same(self._flows[number].row.name, self._flows[number].row.args)
             return False
         self._undo_with(transaction, lambda: self._forget(new.key))
+        kept = self._store(new, owner)
+        self._send_wake(kept, transaction)
+        if new.timeout_s is not None:
+            self._send_wake(kept, transaction, new.timeout_s)
+        return True
+
+    def _store(self, new: NewFlow, owner: bytes) -> KeptFlow:
         number = self._keys[new.key] = next(self._numbers)
         now = self._broker.now()
         row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
         row.started_at = row.changed_at = now
         row.deadline_at = None if new.timeout_s is None else now + timedelta(seconds=new.timeout_s)
         kept = self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
-        self._send_wake(kept, transaction)
+        return kept
+
+    def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
+        """Store the flow of a burst of starts, or change the one that is there; return its id."""
+        assert new.burst is not None
+        assert new.debounce_s is not None
+        now, place = self._broker.now(), (new.name, new.burst)
+        begins_at = now + timedelta(seconds=new.debounce_s)
+        if (number := self._bursts.get(place)) is not None:
+            row = self._flows[number].row
+            before = row.args, row.version, row.begins_at
+            self._undo_with(transaction, lambda: self._move(row, *before))
+            assert row.started_at is not None
+            assert row.begins_at is not None
+            latest_at = row.started_at + timedelta(seconds=new.longest_s)
+            self._move(row, new.args, new.version, max(row.begins_at, min(begins_at, latest_at)))
+            return row.key
+        self._undo_with(transaction, lambda: self._forget(new.key))
+        kept = self._store(new, owner)
+        row = kept.row
+        row.state, row.waits, row.begins_at = WAITING, "debounce", begins_at
+        self._bursts[place] = row.id
+        self._send_wake(kept, transaction, new.debounce_s)
         if new.timeout_s is not None:
             self._send_wake(kept, transaction, new.timeout_s)
-        return True
+        return row.key
+
+    def _move(self, row: FlowRow, args: bytes, version: int, begins_at: datetime | None) -> None:
+        row.args, row.version, row.begins_at = args, version, begins_at
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits; return its state."""
@@ -96,12 +145,13 @@ class MemoryFlowStore:
             self._broker.transactions.held_by(transaction).undo.append(undo)
 
     def _forget(self, key: str) -> None:
-        del self._flows[self._keys.pop(key)]
+        row = self._flows.pop(self._keys.pop(key)).row
+        self._bursts.pop((row.name, row.burst), None)
 
     def wake(self, transaction: Any, number: int) -> None:
         """Send a message that runs a flow, if it waits."""
         kept = self._flows[number]
-        if kept.row.state == WAITING:
+        if kept.row.state == WAITING and kept.row.begins_at is None:
             kept.row.state, kept.row.waits, kept.row.owner = READY, None, new_uid()
             self._send_wake(kept)
 
@@ -118,6 +168,8 @@ class MemoryFlowStore:
         row = kept.row
         if after not in (None, row.run):
             return None
+        if row.begins_at is not None and not self._end_burst(kept):
+            return None
         if row.state not in (READY, WAITING) and not (row.state == RUNNING and row.owner == owner):
             if row.state == FAILED and row.owner == owner:
                 raise row.rejection()
@@ -125,6 +177,17 @@ class MemoryFlowStore:
         row.state, row.owner, row.waits, row.run = RUNNING, owner, None, row.run + 1
         steps = [replace(one) for _, one in sorted(kept.steps.items())]
         return Loaded(replace(row), steps, list(kept.signals), self._broker.now())
+
+    def _end_burst(self, kept: KeptFlow) -> bool:
+        """End the burst of starts of a flow; false if it is not over yet: it is run again later."""
+        row, now = kept.row, self._broker.now()
+        assert row.begins_at is not None
+        if row.begins_at > now:
+            self._send_wake(kept, None, (row.begins_at - now).total_seconds())
+            return False
+        del self._bursts[row.name, row.burst]
+        row.begins_at = None
+        return True
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
@@ -224,6 +287,9 @@ class MemoryFlowStore:
 
     def _cancel(self, row: FlowRow) -> None:
         """Cancel a flow and those below it, whose calls stay open: a retry makes them again."""
+        if row.begins_at is not None:
+            del self._bursts[row.name, row.burst]
+        row.begins_at = None
         row.state, row.waits, row.run, row.ended_at = CANCELLED, None, row.run + 1, self._broker.now()
         for kept in self._flows.values():
             if (kept.row.parent or "").startswith(f"{row.id}.") and kept.row.state not in ENDED:
@@ -263,7 +329,7 @@ def follow(broker: MemoryBroker, results: Sequence[ResultRow]) -> None:
     store = store_of(broker)
     for row in results:
         if (place := read_place(row)) is not None:
-            store.end(place[0], place[1], end_of(row, place[2]))
+            store.end(place.flow, place.step, end_of(row, place.number))
 
 
 def store_of(broker: MemoryBroker) -> MemoryFlowStore:

@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.extending.administration import Listing, decode_token, encode_token
-from emsworker.extending.database import Database, Session, Sql, Statements, check_extension, fill, identifier, literals
+from emsworker.extending.database import Database, Session, Statements, check_extension, stream_id
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
-from emsworker.extending.values import in_utc, new_uid, uid_text, utc
+from emsworker.extending.values import in_utc, uid_text, utc
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.extension import EXTENSION
-from emsworker.flows.places import call_uid
+from emsworker.flows.places import Place
 from emsworker.flows.retrying import first_step, refusal, was_undone
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, UNDONE, WAITING, encode_value
 from emsworker.flows.store import MysqlFlowStore
@@ -26,11 +26,10 @@ STATES = (READY, RUNNING, WAITING, DONE, FAILED, CANCELLED)
 OPEN = (READY, RUNNING, WAITING)
 MOST_LOOKED, MOST_STEPS = 20_000, 1000
 _PART, _FEW = 1000, 100
-_GIVEN = "given"
 _EVER, _NEVER, _LARGEST = datetime(1000, 1, 1), datetime(9999, 12, 31), (1 << 64) - 1
 _COLUMNS = (
     "f.id, f.`key`, f.name, f.version, t.name, f.state, f.waits, f.error_type, f.parent, f.started_at, f.changed_at, "
-    "f.deadline_at, f.ended_at"
+    "f.begins_at, f.deadline_at, f.ended_at"
 )
 _SQL = Statements(__name__, columns=_COLUMNS)
 _STORE = Statements("emsworker.flows.store")
@@ -86,6 +85,7 @@ class FlowEntry:
         id: as users see it.
         waits: for what it waits.
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
+        begins_at: before which it does not begin, while further starts of a burst may come.
     """
 
     number: int
@@ -99,6 +99,7 @@ class FlowEntry:
     parent: str | None
     started_at: datetime
     changed_at: datetime
+    begins_at: datetime | None
     deadline_at: datetime | None
     ended_at: datetime | None
 
@@ -304,9 +305,14 @@ class Flows:
 
     def values(self, key: str, after: int = 0, limit: int = _FEW) -> list[tuple[int, bytes, datetime]]:
         """Return what a flow has emitted after a number."""
-        args = {"flow_id": self.find(key).number, "after": after, "limit": limit}
+        return self.follow(key, after, limit)[1]
+
+    def follow(self, key: str, after: int, limit: int = _FEW) -> tuple[FlowEntry, list[tuple[int, bytes, datetime]]]:
+        """Return a flow, and what it has emitted after a number; all of that if the flow has ended, up to the limit."""
+        flow = self.find(key)  # first: what it emits until its end is there when that is seen
+        args = {"flow_id": flow.number, "after": after, "limit": limit}
         rows = self._database.call(lambda session: session.rows(_STORE.list_values, args))
-        return [(number, value, utc(at)) for number, value, at in rows]
+        return flow, [(number, value, utc(at)) for number, value, at in rows]
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -357,27 +363,10 @@ class Flows:
             UnknownFlow: there is none.
             FlowEnded: it has ended.
         """
-        encoded = encode_value(value, f"the value of signal {name!r}")
-
-        def send(session: Session) -> str | None:
-            database = identifier(session.database)
-
-            def run(statement: Sql, **args: Any) -> Sequence[Sequence[Any]]:
-                return session.execute(fill(statement, {**literals(args), "database": database})).rows
-
-            found = run(_STORE.find_by_key, key=key)
-            if not found or found[0][1] in ENDED:
-                return str(found[0][1]) if found else None
-            number, woken = found[0][0], {"flow_id": found[0][0], "owner": new_uid()}
-            run(_STORE.insert_signal, flow_id=number, name=name, value=encoded)
-            run(_STORE.wake_waiting, **woken)
-            run(_STORE.send_wake, **woken)
-            return _GIVEN
-
-        state = self._database.call(lambda session: session.transaction(send))
+        state = self._store.signal(None, key, name, encode_value(value, f"the value of signal {name!r}"))
         if state is None:
             raise UnknownFlow(f"there is no flow {key!r}")
-        if state != _GIVEN:
+        if state in ENDED:
             raise FlowEnded(f"flow {key!r} has ended ({state}); signal {name!r} was not given")
 
     def _row(self, key: str) -> Any:
@@ -435,7 +424,7 @@ def count_flow(result: object) -> int:
 
 def count_given(result: object) -> int:
     """Return 1 if a signal was given; for the audit."""
-    return int(result == _GIVEN)
+    return int(result in (READY, RUNNING, WAITING))
 
 
 def read_states(given: Sequence[str]) -> tuple[str, ...]:
@@ -458,7 +447,7 @@ def _having(session: Session, numbers: set[int], name: str, value: str) -> set[i
 
 
 def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
-    args = {"flow_id": flow.number, "limit": MOST_STEPS}
+    args, stream = {"flow_id": flow.number, "limit": MOST_STEPS}, stream_id(session)
     failures = {step: (count, kind) for step, count, kind in session.rows(_SQL.count_failed_calls, args)}
     rows = session.rows(_SQL.list_last_steps, args)[::-1]
     contents: dict[int, tuple[bytes | None, str | None]] = {}
@@ -470,7 +459,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         contents = {step: (value, error) for step, value, error in found}
         (own,) = session.rows(_SQL.get_contents, args) or [own]
         failed = [
-            FailedCall(step, number, uid_text(call_uid(flow.number, step, number)), kind, error, utc(at))
+            FailedCall(step, number, uid_text(Place(stream, flow.number, step, number).uid), kind, error, utc(at))
             for step, number, kind, error, at in session.rows(_SQL.list_failed_calls, {**args, "limit": _FEW})
         ]
     signals = session.rows(_SQL.list_given_signals, {**args, "limit": _FEW})
@@ -485,7 +474,14 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         parent,
         dict(session.rows(_SQL.list_attributes, args)),
         [
-            _step(flow, row, failures.get(row[0], (0, None)), contents.get(row[0], (None, None)), row[0] in by_flows)
+            _step(
+                stream,
+                flow,
+                row,
+                failures.get(row[0], (0, None)),
+                contents.get(row[0], (None, None)),
+                row[0] in by_flows,
+            )
             for row in rows
         ],
         session.rows(_SQL.count_steps, args)[0][0],
@@ -497,6 +493,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
 
 
 def _step(
+    stream: str,
     flow: FlowEntry,
     row: Sequence[Any],
     failed: tuple[int, str | None],
@@ -506,7 +503,7 @@ def _step(
     number, kind, name, total, pending, error_type, *times = row
     due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
     state = WAITING if ended_at is None else FAILED if error_type or failed[0] else DONE
-    message = uid_text(call_uid(flow.number, number, 0)) if kind in (CALL, UNDONE) and not calls_flow else None
+    message = uid_text(Place(stream, flow.number, number, 0).uid) if kind in (CALL, UNDONE) and not calls_flow else None
     assert began_at is not None
     return StepEntry(
         *(number, kind, name, state, total, pending, failed[0], error_type or failed[1]),

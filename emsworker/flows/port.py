@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
 from emsworker.extending.apps import Ems, Task
+from emsworker.extending.publishing import OutboxTransaction
+from emsworker.extending.values import Topic
 from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, StepRow
 
 
@@ -26,10 +29,9 @@ class FlowFunction(ABC):
     flow_app: Ems
     version: int
 
-    @property
     @abstractmethod
-    def topic_id(self) -> int:
-        """Number of the topic on which its flows are run."""
+    def check_kept_by(self, store: FlowStore) -> None:
+        """Check that a store may keep its flows, as that of a flow that calls it does."""
 
     @abstractmethod
     def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -47,8 +49,33 @@ class FlowFunction(ABC):
 class FlowStore(Protocol):
     """A store of flows; see :class:`emsworker.flows.store.MysqlFlowStore`."""
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    @property
+    def stream_id(self) -> str:
+        """Identity of the stream that keeps the flows."""
+        ...
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as the stream has it: it may be kept by another server."""
+        ...
+
+    def now(self) -> datetime:
+        """Return the time by which the flows wait, in UTC."""
+        ...
+
+    def transaction(self, app: Ems) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction in the stream's database."""
+        ...
+
+    def end(self, flow: int, step: int, end: CallEnd) -> None:
+        """Record the end of a call, once."""
+        ...
+
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow, unless one with its id is there."""
+        ...
+
+    def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
+        """Store the flow of a burst of starts, or change the one that is there; return its id."""
         ...
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from emsworker.extending.declaration import read_grid
 
-# producer: starts flows and gives signals, which may wake a flow: it changes who owns it. It reads no arguments.
+# producer: starts flows, changes those of a burst that have not begun, and gives signals, which may wake a flow: it
+# changes who owns it.
 # worker: runs flows, and waits for them. viewer: sees names, states and steps, and no values.
 RIGHTS = read_grid(
     """
@@ -15,14 +16,15 @@ RIGHTS = read_grid(
     ems_flow_signal   I         SU      SD    s       S       SIU
     ems_flow_value    -         SI      SD    s       S       S
     ems_flow_attribute I        SI      SD    S       S       S
+    ems_flow_debounce SIU       SIUD    -     -       -       SD
     ems_extension_version S     -       -     -       -       -
     ems_outbox        -         -       -     -       -       I
     """,
     {
-        "UPDATE ems_flow": {"producer": "state, owner, waits, changed_at"},
+        "UPDATE ems_flow": {"producer": "state, owner, waits, changed_at, args, version, begins_at"},
         "SELECT ems_flow": {
             "viewer": "id, key, name, version, topic_id, state, run, waits, error_type, parent, started_at, "
-            "changed_at, deadline_at, ended_at"
+            "changed_at, begins_at, deadline_at, ended_at"
         },
         "SELECT ems_flow_step": {
             "viewer": "flow_id, step, kind, name, total, pending, error_type, due_at, began_at, ended_at"

@@ -28,6 +28,7 @@ STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, UNDONE, EMIT, PATCH = (
 )
 MAX_VALUE_BYTES = 1 << 20
 LONGEST_NAME = 190
+_LONGEST_BURST = 10
 _JSON = Decoder(("json",))
 
 
@@ -132,6 +133,7 @@ class FlowRow:
         failure: with which it has failed, or will have when its steps are undone.
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
         next_step: the least number that no step has had.
+        begins_at: before which it does not begin, of a burst of starts that may not be over.
     """
 
     id: int
@@ -152,6 +154,12 @@ class FlowRow:
     changed_at: datetime | None = None
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
+    begins_at: datetime | None = None
+
+    @property
+    def burst(self) -> str:
+        """The id with which the starts of a burst have named it."""
+        return self.key.rpartition("/")[0]
 
     def rejection(self) -> Reject:
         """Return the error with which the message of a flow that has failed becomes a dead letter."""
@@ -167,6 +175,8 @@ class NewFlow:
         headers: of the messages that wake it.
         timeout_s: after which it has failed.
         attributes: to find it by.
+        burst: the id of a burst of starts, of which the last one starts a flow.
+        debounce_s: for which there must be no other start.
     """
 
     key: str
@@ -178,6 +188,13 @@ class NewFlow:
     timeout_s: float | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
+    burst: str | None = None
+    debounce_s: float | None = None
+
+    @property
+    def longest_s(self) -> float:
+        """The seconds after its first start in which the flow of a burst begins, however many come."""
+        return _LONGEST_BURST * (self.debounce_s or 0.0)
 
     def check_same(self, name: str, args: bytes) -> None:
         """Check that a flow that has this id already is the same one.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NoReturn
 
@@ -31,7 +31,7 @@ from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.branches import present_path
 from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
 from emsworker.flows.history import FlowHistory
-from emsworker.flows.places import call_uid, place_word
+from emsworker.flows.places import Place
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import (
     CALL,
@@ -53,7 +53,7 @@ from emsworker.flows.rows import (
     decode_value,
     encode_value,
 )
-from emsworker.flows.starting import check_near, send_alone, start_child
+from emsworker.flows.starting import send_alone, start_child
 
 _TRIES = 5
 _TOPICS = 4000  # characters of their numbers
@@ -179,7 +179,7 @@ class FlowRun:
         own: list[StoreUnavailable] = []
 
         def attempt() -> None:
-            with self.app.transaction() as transaction:
+            with self.store.transaction(self.app) as transaction:
                 try:
                     write(transaction)
                 except StoreUnavailable as error:  # of something that the step has called
@@ -267,17 +267,16 @@ class FlowRun:
         """Send the calls of a step in a transaction, each with a word about the place to which its end belongs."""
         by_topic: dict[str, list[Any]] = {}
         for number, signature in enumerate(signatures):
-            place = self.flow.id, row.number, number
-            if start_child(self.app, self.store, transaction, signature, self.flow, place):
+            place = Place(self.store.stream_id, self.flow.id, row.number, number)
+            if start_child(self.store, transaction, signature, self.flow, place):
                 continue
             call = signature.prepare()
-            check_near(self.app, self.flow.topic, call.topic, signature.task.name)
-            call.headers[FOLLOW_HEADER] = place_word(*place)
-            call.uid = uid_text(call_uid(*place))
+            call.headers[FOLLOW_HEADER] = place.word
+            call.uid = uid_text(place.uid)
             by_topic.setdefault(call.topic, []).append(call)
         for topic, calls in by_topic.items():
             self.app.send_calls(topic, calls, transaction=transaction)
-        row.topics = ",".join(str(self.app.broker.topic(topic).id) for topic in by_topic) or None
+        row.topics = ",".join(str(self.store.topic(topic).id) for topic in by_topic) or None
         if row.topics is not None and len(row.topics) > _TOPICS:
             raise WrongArguments(f"{row.name[:50]}: calls of one step go to at most some hundred topics")
 
@@ -329,7 +328,7 @@ class FlowRun:
         The message of its deadline is not repeated if it comes while a run is under way, as it may have done just now.
         """
         deadline_at = self.flow.deadline_at
-        is_over = deadline_at is not None and deadline_at <= self.app.server_time(0.0)
+        is_over = deadline_at is not None and deadline_at <= self.store.now()
         self.leave(RunAgain() if is_over else Suspended())
 
     def sleep(self, seconds: float | str, *, leaves: bool) -> bool:
@@ -340,7 +339,7 @@ class FlowRun:
         """
         row = self.find(SLEEP, "sleep")
         if row is None:
-            due_at = self.app.server_time(_span(seconds))
+            due_at = self.store.now() + _span(seconds)
             row = self._new(SLEEP, "sleep", is_ended=False, due_at=due_at)
             self._wait_until(row, "sleep" if leaves else None)
             if leaves:
@@ -360,7 +359,7 @@ class FlowRun:
         row = self.find(WAIT, name)
         is_new = row is None
         if row is None:
-            due_at = None if timeout is None else self.app.server_time(_span(timeout))
+            due_at = None if timeout is None else self.store.now() + _span(timeout)
             row = self._new(WAIT, name, is_ended=False, due_at=due_at)
         if row.is_ended:
             return row
@@ -575,8 +574,8 @@ def _find_class(path: str) -> type[Exception] | None:
     return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 
-def _span(value: float | str) -> float:
+def _span(value: float | str) -> timedelta:
     try:
-        return parse_duration(value)
+        return timedelta(seconds=parse_duration(value))
     except ValueError as error:
         raise WrongArguments(f"{value!r}: {error}") from None

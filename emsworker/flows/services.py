@@ -11,4 +11,4 @@ from emsworker.flows.watching import WatchFlows
 
 def services(stream: LedStream) -> Sequence[Service]:
     """Return the services of the leading beat."""
-    return [WatchFlows(), sweep_flows]
+    return [WatchFlows(stream.server), sweep_flows]

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from emsworker.extending.apps import Ems, Signature
-from emsworker.extending.errors import InvalidName, WrongArguments
-from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid
+from emsworker.extending.errors import InvalidName, TopicRuleError, WrongArguments
+from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, Topic, encode_headers, new_uid, uid_text
+from emsworker.flows.places import Place
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
 
 FLOW_HEADER = "ems-flow"
-"""Of the messages that run a flow."""
-_RUN = {FLOW_HEADER: "run"}
+"""Of the messages that run a flow: the identity of the stream that keeps it."""
 _LONGEST_KEY = 190
 
 
-def wake_headers(task: FlowFunction) -> dict[str, str]:
+def wake_headers(task: FlowFunction, store: FlowStore) -> dict[str, str]:
     """Return the headers of the messages that run flows of a function."""
-    return {TASK_HEADER: task.name, GROUP_HEADER: task.group} | _RUN
+    return {TASK_HEADER: task.name, GROUP_HEADER: task.group, FLOW_HEADER: store.stream_id}
 
 
 def new_flow(
     task: FlowFunction,
+    store: FlowStore,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     key: str,
@@ -32,12 +34,15 @@ def new_flow(
     timeout_s: float | None = None,
     attributes: Mapping[str, Any] | None = None,
     parent: str | None = None,
-    headers: Mapping[str, str] = _RUN,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    debounce_s: float | None = None,
 ) -> NewFlow:
     """Return a flow that is to be started, checked.
 
     Args:
+        store: that will keep it.
         headers: more of the messages that run it.
+        debounce_s: the key is that of a burst of starts, whose last one starts a flow when there was none for so long.
 
     Raises:
         WrongArguments: the function does not take these arguments.
@@ -45,15 +50,21 @@ def new_flow(
         InvalidName: the id or an attribute is too long, or no text.
     """
     task.check_call(args, kwargs)
-    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
-        raise InvalidName(f"flow id {key!r:.200}: it must be a text of 1 to {_LONGEST_KEY} characters")
+    burst, longest = None, _LONGEST_KEY
+    if debounce_s is not None:
+        burst, longest = key, _LONGEST_KEY - len(f"/{uid_text(new_uid())}")
+        attributes = {"debounce": burst, **(attributes or {})}
+    if not isinstance(key, str) or not 0 < len(key) <= longest:
+        raise InvalidName(f"flow id {key!r:.200}: it must be a text of 1 to {longest} characters")
     words = {
         _word("an attribute's name", name, 64): _word(name, str(value), 190)
         for name, value in (attributes or {}).items()
     }
     encoded = encode_value([list(args), dict(kwargs)], f"the arguments of flow {task.name!r}")
-    encoded_headers = encode_headers({**headers, **wake_headers(task)})
-    return NewFlow(key, task.name, task.version, task.topic, encoded_headers, encoded, timeout_s, words, parent)
+    encoded_headers = encode_headers({**headers, **wake_headers(task, store)})
+    own = key if burst is None else f"{burst}/{uid_text(new_uid())}"
+    common = own, task.name, task.version, task.topic, encoded_headers, encoded, timeout_s, words
+    return NewFlow(*common, parent, burst, debounce_s)
 
 
 def _word(what: str, text: Any, longest: int) -> str:
@@ -68,21 +79,37 @@ def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any =
     Raises:
         FlowExists: that one is of another function, or has other arguments.
     """
-    return store.start(transaction, new, task.topic_id, new_uid())
+    return store.start(transaction, new, _topic(store, task.topic), new_uid())
+
+
+def start_later(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> str:
+    """Start the flow of a burst, or move its start; return its id."""
+    return store.debounce(transaction, new, _topic(store, task.topic).id, new_uid())
+
+
+def _topic(store: FlowStore, name: str) -> Topic:
+    """Return the topic on which flows are run.
+
+    Raises:
+        TopicRuleError: it takes no messages.
+    """
+    topic = store.topic(name)
+    if not topic.rule.writable:
+        raise TopicRuleError(f"topic {name!r} has the rule {topic.rule.value!r}; no flow was started on it")
+    return topic
 
 
 def start_child(
-    app: Ems,
     store: FlowStore,
     transaction: Any,
     signature: Signature[Any],
     parent: FlowRow,
-    place: tuple[int, int, int],
+    place: Place,
 ) -> bool:
     """Start the flow that another one calls; false if it calls a task.
 
     Args:
-        place: of the call: flow, step, and number.
+        place: of the call.
     """
     task = signature.task
     if not isinstance(task, FlowFunction):
@@ -92,9 +119,10 @@ def start_child(
         raise WrongArguments(
             f"a call of flow {task.name!r} has no options, and was given {names}; those of its tasks do"
         )
-    check_near(app, parent.topic, task.topic, task.name)
-    key = child_key(parent.key, place[1], place[2])
-    new = new_flow(task, signature.args, signature.kwargs, key, parent=".".join(map(str, place)))
+    task.check_kept_by(store)
+    key = child_key(parent.key, place.step, place.number)
+    caller = f"{place.flow}.{place.step}.{place.number}"
+    new = new_flow(task, store, signature.args, signature.kwargs, key, parent=caller)
     start(store, task, new, transaction)
     return True
 
@@ -111,18 +139,3 @@ def child_key(parent: str, step: int, number: int) -> str:
     """Return the id of the flow that another one calls."""
     key = f"{parent}/{step}.{number}"
     return key if len(key) <= _LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
-
-
-def check_near(app: Ems, topic: str, other: str, task: str) -> None:
-    """Check that a call is run on the server that keeps its flow.
-
-    Raises:
-        WrongArguments: it is not.
-    """
-    if app.settings.servers and topic != other:
-        here, there = app.server_of(topic), app.server_of(other)
-        if here != there:
-            raise WrongArguments(
-                f"the flow is on server {here!r}, and topic {other!r} of {task!r} on {there!r}; "
-                "a flow calls what is on its own server"
-            )

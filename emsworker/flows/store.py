@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from emsworker.extending.apps import Ems, MysqlBroker
 from emsworker.extending.database import (
     Database,
-    Packet,
     Session,
     Sql,
     Statements,
@@ -22,17 +23,21 @@ from emsworker.extending.database import (
     identifier,
     insertion,
     literals,
+    server_now,
+    stream_id,
 )
-from emsworker.extending.errors import AssertionBroken, Duplicate
-from emsworker.extending.publishing import Outbox, Transaction
-from emsworker.extending.stream import cancel
-from emsworker.extending.values import ResultRow, new_uid, storable, utc
+from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused
+from emsworker.extending.processes import forks
+from emsworker.extending.publishing import OutboxTransaction, Transaction
+from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
+from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import call_uid, end_of, read_place
+from emsworker.flows.places import Place
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    READY,
     UNDONE,
     WAITING,
     CallEnd,
@@ -56,6 +61,10 @@ class _Ready(Exception):
     """The flow need not wait: there is what it was to wait for."""
 
 
+class _Ended(Exception):
+    """The flow has ended, so that it gets no signal; its state."""
+
+
 class _Written(Exception):
     """An earlier try was committed, and its answer lost: only the run itself ends or waits without a new run."""
 
@@ -65,17 +74,40 @@ class MysqlFlowStore:
 
     Args:
         database: the stream's.
-        outbox: the stream's, which moves what is committed into the stream at once; without it the beat does.
+        stream: moves what is committed into the stream at once; without it the beat does.
     """
 
-    def __init__(self, database: Database, outbox: Outbox | None = None) -> None:
-        self._database, self._outbox = database, outbox
+    def __init__(self, database: Database, stream: MysqlBroker | None = None) -> None:
+        self._database, self._stream = database, stream
+        self._outbox = None if stream is None else stream.outbox
         self._name = identifier(database.name)
         self._checkpoints = Checkpoints(self._record)
 
+    @forks.lazy
+    def stream_id(self) -> str:
+        """Identity of the stream that keeps the flows."""
+        return self._database.call(stream_id)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic as the stream has it: it may be kept by another server."""
+        return self._of_app.topic(name)
+
+    def now(self) -> datetime:
+        """Return the time of the server, in UTC."""
+        return self._database.call(server_now)
+
+    def transaction(self, app: Ems) -> AbstractContextManager[OutboxTransaction]:
+        """Return a transaction in the stream's database."""
+        return self._of_app.transaction(app)
+
+    @property
+    def _of_app(self) -> MysqlBroker:
+        assert self._stream is not None, "who operates flows does not run them"
+        return self._stream
+
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and the message that begins it, unless one with its id is there; return whether it is new.
 
         Args:
@@ -84,15 +116,13 @@ class MysqlFlowStore:
 
         Raises:
             FlowExists: the flow with this id is of another function, or has other arguments.
+            AssertionBroken: the topic was deleted, or has moved to another server; nothing was stored.
         """
-        *statements, last = self._starting(new, topic_id, owner)
-        if transaction is None:
-            rows = self._database.call(partial(_run_together, statements, last))
-        else:
-            for statement in statements:
-                foreign.run(transaction, statement)
-            rows = foreign.run(transaction, last)
-        ((its_owner, name, args),) = rows
+        filled = self._filled(new, topic.id, owner)
+        if transaction is None and topic.server is None and self._start_directly(new, topic, owner, filled):
+            return True
+        *statements, last = self._starting(new, topic.id, filled)
+        ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
             return False
@@ -100,8 +130,86 @@ class MysqlFlowStore:
             self._outbox.move_after(transaction)
         return True
 
-    def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+    def _start_directly(self, new: NewFlow, topic: Topic, owner: bytes, filled: Mapping[str, Sql]) -> bool:
+        """Start a flow and send its first message to the stream in one packet; false if nothing was started."""
+        partition = partition_of(owner, topic.partitions)
+
+        def start(session: Session) -> None:
+            packet = session.packet()
+            packet.begin()
+            packet.add(fill(_SQL.insert_flow, {**filled, "ignore": Sql("")}))
+            for statement in self._describing(new, filled):
+                packet.add(statement)
+            raise_counter(packet, topic.id, partition, 1)
+            packet.add(fill(_SQL.send_first_directly, {**filled, "partition": Sql(str(partition))}))
+            packet.commit()
+            packet.send()
+
+        try:
+            self._database.call(lambda session: session.retry_on_conflict(lambda: start(session)))
+        except (Duplicate, AssertionBroken, StatementRefused):
+            # The id or the offset is taken, an earlier try was committed, or the partition takes no message now: the
+            # other way can tell which, or leaves the message in the outbox.
+            return False
+        if self._outbox is not None:
+            self._outbox.notify([topic.id])
+        return True
+
+    def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
+        """Store the flow of a burst of starts, or give the one that is there new arguments and a later beginning.
+
+        Returns:
+            its id, that of the new one if there was none.
+        """
+        *statements, last = self._debouncing(new, topic_id, owner)
+        ((key,),) = self._run_all(transaction, statements, last)
+        return str(key)
+
+    def _run_all(self, transaction: Any, statements: Sequence[Sql], last: Sql) -> Sequence[Sequence[Any]]:
+        """Run statements in a transaction, and return the rows of the last one."""
+        if transaction is None:
+            return self._database.call(partial(_run_together, statements, last))
+        for statement in statements:
+            foreign.run(transaction, statement)
+        return foreign.run(transaction, last)
+
+    def _starting(self, new: NewFlow, topic_id: int, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
+        if new.parent is None:  # a flow that another one calls is kept with that one
+            yield self._hold_topic(topic_id)
+        yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
+        yield from self._accompanying(new, filled)
+        yield fill(_SQL.find_started, filled)
+
+    def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+        """Yield the statements of one start of a burst; the last one reads the id of its flow."""
+        filled = self._filled(new, topic_id, owner)
+        yield self._hold_topic(topic_id)
+        yield fill(_SQL.lock_burst, filled)
+        yield fill(_SQL.insert_waiting, filled)
+        yield from self._accompanying(new, filled)
+        yield fill(_SQL.move_start, filled)
+        yield fill(_SQL.find_burst, filled)
+
+    def _hold_topic(self, topic_id: int) -> Sql:
+        """Return a statement that fails if the topic has left the server, and keeps it there until the commit.
+
+        So all flows that were started before a move are seen by who starts one after it.
+        """
+        return fill(_SQL.hold_topic, {"topic_id": kept_topic_id_text(self._database.name, topic_id)})
+
+    def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
+        yield fill(_SQL.send_first, filled)
+        yield from self._describing(new, filled)
+
+    def _describing(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        if new.timeout_s is not None:
+            yield fill(_SQL.send_deadline, filled)
+        for name, value in new.attributes.items():
+            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+
+    def _filled(self, new: NewFlow, topic_id: int, owner: bytes) -> dict[str, Sql]:
         values = {
             "key": new.key,
             "name": new.name,
@@ -113,34 +221,29 @@ class MysqlFlowStore:
             "parent": new.parent,
             "timeout_s": new.timeout_s,
             "uid": new_uid(),
+            "burst": new.burst,
+            "debounce_s": new.debounce_s,
+            "longest_s": new.longest_s,
         }
-        filled: dict[str, Sql] = {**literals(values), "database": self._name}
-        yield fill(_SQL.insert_flow, filled)
-        yield fill(_SQL.send_first, filled)
-        if new.timeout_s is not None:
-            yield fill(_SQL.send_deadline, filled)
-        for name, value in new.attributes.items():
-            yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
-        yield fill(_SQL.find_started, filled)
+        return {**literals(values), "database": self._name}
 
     def signal(self, transaction: Any, key: str, name: str, value: bytes) -> str | None:
         """Give a flow a signal, and wake it if it waits.
 
+        Args:
+            transaction: as of :meth:`start`; one of its own is tried again, and gives the signal once.
+
         Returns:
             its state; ``None`` if there is no such flow. One that has ended gets no signal.
         """
-        self._run(transaction, _SQL.lock_flow, {"key": key})
-        found = self._run(transaction, _SQL.find_by_key, {"key": key})
-        if not found:
-            return None
-        ((number, state),) = found
-        if state not in ENDED:
-            args = {"flow_id": number, "name": name, "value": value, "owner": new_uid()}
-            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
-                self._run(transaction, statement, args)
-            if self._outbox is not None:
-                self._outbox.move_after(transaction)
-        return str(state)
+        signal = {"key": key, "name": name, "value": value, "uid": new_uid(), "owner": new_uid()}
+        if transaction is None:
+            state = self._database.call(partial(_give_signal, signal))
+        else:
+            state = _give(partial(self._run, transaction), signal)
+        if state not in (None, *ENDED) and self._outbox is not None:
+            self._outbox.move_after(transaction)
+        return state
 
     def _run(self, transaction: Any, statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         return foreign.run(transaction, fill(statement, {**literals(args), "database": self._name}))
@@ -163,19 +266,35 @@ class MysqlFlowStore:
                 packet.add(statement, args)
             results = packet.send()
             if not results[begun].affected:
+                rows = results[begun + 1].rows
                 if after is None:
-                    _refuse_failed(results[begun + 1].rows, owner)
+                    _refuse_failed(rows, owner)
+                if rows and (flow := _flow(rows[0])).begins_at is not None:
+                    return begin(session) if session.transaction(partial(self._end_burst, flow)) else None
                 return None
-            flow, steps, signals, ends = (result.rows for result in results[begun + 1 :])
+            row, steps, signals, ends = (result.rows for result in results[begun + 1 :])
             return Loaded(
-                _flow(flow[0]),
+                _flow(row[0]),
                 [_step(row) for row in steps],
                 [*map(_signal, signals)],
-                utc(flow[0][-1]),
+                utc(row[0][-1]),
                 {step: CallEnd(number, value, _failure(kind, text)) for step, number, value, kind, text in ends},
             )
 
         return self._database.call(begin)
+
+    def _end_burst(self, flow: FlowRow, session: Session) -> bool:
+        """End the burst of starts of a flow, which can begin then; false if it is not over yet: it is run again later.
+
+        It waits for the commit of a start that has come, and locks in the same order.
+        """
+        burst = {"flow_id": flow.id, "name": flow.name, "burst": flow.burst, "key": flow.key}
+        session.rows(_SQL.lock_burst_of_flow, burst)
+        if session.change(_SQL.end_burst, burst):
+            session.execute(_SQL.delete_burst, burst)
+            return True
+        session.execute(fill(_SQL.send_moved, {**literals({**burst, "uid": new_uid()}), "database": self._name}))
+        return False
 
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended.
@@ -318,6 +437,17 @@ class MysqlFlowStore:
             parent, step, number = map(int, place.split("."))
             yield from end_statements(self._name, parent, step, [CallEnd(number, end.value, end.failure)])
 
+    def end(self, flow: int, step: int, end: CallEnd) -> None:
+        """Record the end of a call, once, and wake the flow if it was the last one that a step has waited for."""
+
+        def write(session: Session) -> None:
+            for statement in end_statements(self._name, flow, step, [end]):
+                session.execute(statement)
+
+        self._database.call(lambda session: session.transaction(write))
+        if self._outbox is not None:
+            self._outbox.move_after()
+
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
         """Return the ends of the calls of a step."""
         args = {"flow_id": flow.id, "step": step.number}
@@ -349,11 +479,13 @@ class MysqlFlowStore:
         """
         numbers = self._database.call(lambda session: session.transaction(lambda session: self._cancel(session, flow)))
         for number in numbers:
-            self._database.call(partial(_cancel_calls, number))
+            self._database.call(partial(_cancel_calls, self.stream_id, number))
         return bool(numbers)
 
     def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
         """Cancel a flow and those below it; return their numbers."""
+        if flow.begins_at is not None:
+            session.execute(_SQL.delete_burst, {"name": flow.name, "burst": flow.burst, "key": flow.key})
         if not session.change(_SQL.cancel, {"flow_id": flow.id}):
             return []
         for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
@@ -412,12 +544,46 @@ def _run_together(statements: Sequence[Sql], last: Sql, session: Session) -> Seq
     return session.retry_on_conflict(run)
 
 
-def _cancel_calls(flow_id: int, session: Session) -> None:
-    """Cancel the calls of a flow that have not ended."""
+def _give_signal(signal: Mapping[str, Any], session: Session) -> str | None:
+    """Give a signal in a transaction of its own; after a lost answer again, but only once."""
+    database = identifier(session.database)
+
+    def run(statement: Sql, args: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return session.execute(fill(statement, {**literals(args), "database": database})).rows
+
+    def give(_: Session) -> str | None:
+        state = _give(run, signal)
+        if state in ENDED:
+            ((number, _),) = run(_SQL.find_by_key, signal)
+            run(_SQL.insert_signal, {**signal, "flow_id": number})  # a duplicate if an earlier try gave it
+            raise _Ended(state)  # rolls it back if not
+        return state
+
+    try:
+        return session.transaction(give)
+    except Duplicate:
+        return READY
+    except _Ended as ended:
+        return str(ended)
+
+
+def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], signal: Mapping[str, Any]) -> str | None:
+    """Give a signal in an open transaction, and return the flow's state; see :meth:`MysqlFlowStore.signal`."""
+    run(_SQL.lock_flow, signal)
+    for number, state in run(_SQL.find_by_key, signal):
+        if state not in ENDED:
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+                run(statement, {**signal, "flow_id": number})
+        return str(state)
+    return None
+
+
+def _cancel_calls(stream: str, flow_id: int, session: Session) -> None:
+    """Cancel the calls of a flow that have not ended, and were not forwarded to another server."""
     for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
         ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
         for number in range(total):
-            uid = call_uid(flow_id, step, number)
+            uid = Place(stream, flow_id, step, number).uid
             if number not in ended:
                 any(cancel(session, int(topic), uid) for topic in topics.split(","))
 
@@ -434,17 +600,6 @@ def _refuse_failed(rows: Sequence[Sequence[Any]], owner: bytes) -> None:
 
 def _lost(flow: FlowRow) -> FlowLost:
     return FlowLost(f"flow {flow.key!r} is run by another message by now, or has ended")
-
-
-def follow(packet: Packet, results: Sequence[ResultRow]) -> None:
-    """Record the ends of calls with their acks, and wake the flows that have waited for the last one of a step."""
-    ends: dict[tuple[int, int], list[CallEnd]] = {}
-    for row in results:
-        if (place := read_place(row)) is not None:
-            ends.setdefault(place[:2], []).append(end_of(row, place[2]))
-    for (flow_id, step), those in sorted(ends.items()):
-        for statement in end_statements(identifier(packet.session.database), flow_id, step, those):
-            packet.add(statement)
 
 
 def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
@@ -523,7 +678,7 @@ def _failure(kind: str | None, text: str | None) -> StoredError | None:
 
 def _flow(row: Sequence[Any]) -> FlowRow:
     (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
-    times = [None if at is None else utc(at) for at in row[15:19]]
+    times = [None if at is None else utc(at) for at in row[15:20]]
     failure = _failure(kind, text)
     return FlowRow(
         *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step), *times

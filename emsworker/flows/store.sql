@@ -1,45 +1,95 @@
+-- name: hold_topic
+SELECT %(topic_id)s
+
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
-INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+INSERT %(ignore)s INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
 -- name: send_first
--- The message that begins a flow, if that was stored just before; the owner is new each time.
-INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+-- The message that begins a flow, if that was stored just before; the owner is new each time. Here and below,
+-- IGNORE: a start whose answer was lost is repeated.
+INSERT IGNORE INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, COALESCE(begins_at, UTC_TIMESTAMP(6)), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: send_first_directly
+-- The same, at an offset that was allocated just before: NULL, which the table rejects, if it was not.
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
+SELECT topic_id, %(partition)s, IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL), NOW(6), owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows',
+  LENGTH(CONCAT('[[', id, '],{}]'))
+FROM ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: send_deadline
 -- A message that runs the flow when its time is over.
-INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+INSERT IGNORE INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
 SELECT topic_id, deadline_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: insert_attribute
-INSERT INTO %(database)s.ems_flow_attribute (name, value, flow_id)
+INSERT IGNORE INTO %(database)s.ems_flow_attribute (name, value, flow_id)
 SELECT %(name)s, %(value)s, id FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: find_started
 -- Locked by the INSERT already; a plain read might be of a snapshot in which the flow is not yet there.
 SELECT owner, name, args FROM %(database)s.ems_flow WHERE `key` = %(key)s LOCK IN SHARE MODE
 
+-- name: lock_burst
+-- The first statement of each start of a burst: it locks the row at once, whether it was there or not, so that starts
+-- queue up. Whoever needs a burst and its flow locks them in this order.
+INSERT INTO %(database)s.ems_flow_debounce (name, `key`, flow) VALUES (%(name)s, %(burst)s, %(key)s) ON DUPLICATE KEY UPDATE flow = flow
+
+-- name: insert_waiting
+-- The flow of a burst that was not there; IGNORE, because a start whose answer was lost is repeated.
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, waits, started_at, changed_at, begins_at, deadline_at)
+SELECT flow, name, %(version)s, %(topic_id)s, 'waiting', %(owner)s, %(headers)s, %(args)s, 'debounce', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+  UTC_TIMESTAMP(6) + INTERVAL %(debounce_s)s SECOND, UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND
+FROM %(database)s.ems_flow_debounce WHERE name = %(name)s AND `key` = %(burst)s AND flow = %(key)s
+
+-- name: move_start
+-- Of a burst that was there: its flow has not begun, and does not begin before this is committed. It never begins earlier
+-- than a start has asked for, so the message that is under way is never too late.
+UPDATE %(database)s.ems_flow_debounce d STRAIGHT_JOIN %(database)s.ems_flow f ON f.`key` = d.flow
+SET f.args = %(args)s, f.version = %(version)s, f.changed_at = UTC_TIMESTAMP(6),
+  f.begins_at = GREATEST(f.begins_at, LEAST(UTC_TIMESTAMP(6) + INTERVAL %(debounce_s)s SECOND, f.started_at + INTERVAL %(longest_s)s SECOND))
+WHERE d.name = %(name)s AND d.`key` = %(burst)s AND d.flow <> %(key)s
+
+-- name: find_burst
+SELECT flow FROM %(database)s.ems_flow_debounce WHERE name = %(name)s AND `key` = %(burst)s LOCK IN SHARE MODE
+
+-- name: lock_burst_of_flow
+SELECT 1 FROM ems_flow_debounce WHERE name = %(name)s AND `key` = %(burst)s AND flow = %(key)s FOR UPDATE
+
+-- name: end_burst
+-- From now on the flow can begin, and a further start begins another burst.
+UPDATE ems_flow SET begins_at = NULL WHERE id = %(flow_id)s AND begins_at <= NOW(6) AND ended_at IS NULL
+
+-- name: delete_burst
+DELETE FROM ems_flow_debounce WHERE name = %(name)s AND `key` = %(burst)s AND flow = %(key)s
+
+-- name: send_moved
+-- A message that came before the flow may begin is sent again.
+INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
+SELECT topic_id, begins_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND begins_at IS NOT NULL
+
 -- name: begin_run
 -- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that
 -- has failed is run again if its dead letter is requeued. A run that goes on names itself: it takes nothing back.
 UPDATE ems_flow SET state = 'running', run = run + 1, owner = %(owner)s, waits = NULL, changed_at = NOW(6)
 WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' AND owner = %(owner)s))
-  AND (%(run)s IS NULL OR run = %(run)s)
+  AND begins_at IS NULL AND (%(run)s IS NULL OR run = %(run)s)
 
 -- name: get_flow
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, NOW(6)
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.id = %(flow_id)s
 
 -- name: get_flow_by_key
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, NOW(6)
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
 
 -- name: list_steps
@@ -131,7 +181,7 @@ WHERE s.flow_id = %(flow_id)s AND s.step = %(step)s AND s.pending = 0 AND f.stat
 
 -- name: wake_waiting
 UPDATE %(database)s.ems_flow SET state = 'ready', owner = %(owner)s, waits = NULL, changed_at = UTC_TIMESTAMP(6)
-WHERE id = %(flow_id)s AND state = 'waiting'
+WHERE id = %(flow_id)s AND state = 'waiting' AND begins_at IS NULL
 
 -- name: send_later
 -- A message that runs the flow at a time, with the headers of the first one.
@@ -146,13 +196,14 @@ SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[['
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND owner = %(owner)s AND state = 'ready'
 
 -- name: insert_signal
-INSERT INTO %(database)s.ems_flow_signal (flow_id, name, value, sent_at) VALUES (%(flow_id)s, %(name)s, %(value)s, UTC_TIMESTAMP(6))
+INSERT INTO %(database)s.ems_flow_signal (flow_id, uid, name, value, sent_at)
+VALUES (%(flow_id)s, %(uid)s, %(name)s, %(value)s, UTC_TIMESTAMP(6))
 
 -- name: find_by_key
 SELECT id, state FROM %(database)s.ems_flow WHERE `key` = %(key)s
 
 -- name: cancel
-UPDATE ems_flow SET state = 'cancelled', run = run + 1, waits = NULL, changed_at = NOW(6), ended_at = NOW(6)
+UPDATE ems_flow SET state = 'cancelled', run = run + 1, waits = NULL, begins_at = NULL, changed_at = NOW(6), ended_at = NOW(6)
 WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
 
 -- name: list_children

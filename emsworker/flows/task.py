@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task
-from emsworker.extending.errors import ConfigError, DecodeError, Problem, TopicRuleError, UnknownTask, text_of
+from emsworker.extending.errors import (
+    AssertionBroken,
+    ConfigError,
+    DecodeError,
+    Problem,
+    TopicMoved,
+    UnknownTask,
+    WrongArguments,
+    text_of,
+)
+from emsworker.extending.processes import ticks
 from emsworker.extending.values import (
     DEFAULT_LADDER,
     SLOT_HEADER,
@@ -32,20 +44,23 @@ from emsworker.flows.rows import (
     RUNNING,
     WAITING,
     Loaded,
+    NewFlow,
     RunChange,
     StoredError,
     decode_value,
     encode_value,
 )
 from emsworker.flows.run import FlowRun, RunAgain, RunLost, Suspended, is_final
-from emsworker.flows.starting import FLOW_HEADER, new_flow, start
-from emsworker.flows.stores import store_for
+from emsworker.flows.starting import FLOW_HEADER, new_flow, start, start_later
+from emsworker.flows.stores import check_transaction, store_for, store_named, store_with, stores_of
 from emsworker.flows.undoing import undo_all
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNKNOWN_VERSION_S = 5.0
+_TURN_S = 0.05  # between two tries, while the topic moves
+_UNKNOWN_VERSION = timedelta(seconds=5)
+_LONGEST_DEBOUNCE_S = 7 * 86400.0
 
 _LADDER = Ladder.parse(DEFAULT_LADDER)  # its delays are the group's own; only the end of the attempts counts here
 
@@ -83,18 +98,6 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         self.function = self.__wrapped__ = self._functions[self.version]
 
     @property
-    def topic_id(self) -> int:
-        """Number of the topic on which its flows are run.
-
-        Raises:
-            TopicRuleError: it takes no messages.
-        """
-        topic = self.flow_app.broker.topic(self.topic)
-        if not topic.rule.writable:
-            raise TopicRuleError(f"topic {self.topic!r} has the rule {topic.rule.value!r}; no flow was started on it")
-        return topic.id
-
-    @property
     def store(self) -> FlowStore:
         """The store that keeps its flows."""
         return store_for(self.flow_app, self.topic)
@@ -108,6 +111,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         transaction: Any = None,
         attributes: Mapping[str, Any] | None = None,
         timeout: float | str | None = None,
+        debounce: float | str | None = None,
         **kwargs: Any,
     ) -> FlowHandle[R]:
         """Start a flow, and return after its commit.
@@ -118,6 +122,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             transaction: start it with its commit, as in :meth:`Ems.send`.
             attributes: texts to find it by.
             timeout: seconds, or ``"7d"``, after which it has failed.
+            debounce: seconds, or ``"5s"``, for which there must be no other start with this ``id``: the last start of a
+                burst starts one flow, with its arguments, at the latest ten times as long after the first one. The
+                flow has an id of its own, ``ID/UUID``; ``created`` is true for the first start.
 
         Raises:
             WrongArguments, EncodeError, InvalidName: as :func:`new_flow`; nothing was started.
@@ -125,11 +132,52 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             SchemaMissing: the database has no tables for flows: ``ems migrate --with flows``.
         """
         timeout_s = None if timeout is None else _seconds("timeout", timeout)
+        debounce_s = None if debounce is None else _debounced(id, debounce)
         key = uid_text(new_uid()) if id is None else id
-        new = new_flow(self, args, kwargs, key, timeout_s=timeout_s, attributes=attributes)
-        store = self.store
+        more: dict[str, Any] = {"timeout_s": timeout_s, "attributes": attributes, "debounce_s": debounce_s}
+
+        def start_on(store: FlowStore) -> FlowHandle[R]:
+            return self._start(new_flow(self, store, args, kwargs, key, **more), store, transaction)
+
+        started: FlowHandle[R] = self._where_kept(start_on, transaction, None if id is None or debounce else key)
+        return started
+
+    def _start(self, new: NewFlow, store: FlowStore, transaction: Any) -> FlowHandle[R]:
+        if new.burst is not None:
+            key = start_later(store, self, new, transaction)
+            return FlowHandle(key, store, self.flow_app, created=key == new.key)
         is_new = start(store, self, new, transaction)
-        return FlowHandle(key, store, self.flow_app, created=is_new)
+        return FlowHandle(new.key, store, self.flow_app, created=is_new)
+
+    def _where_kept(self, start_on: Callable[[FlowStore], Any], transaction: Any, key: str | None) -> Any:
+        """Start a flow where its topic is kept; one whose id counts, not if it was started where that was before.
+
+        Raises:
+            TopicMoved: the topic is just moving, and the caller's transaction is where it was.
+        """
+        app, until = self.flow_app, ticks() + self.flow_app.settings.publish_timeout_s
+        while True:
+            store = self.store if key is None else store_with(app, self.topic, key)
+            check_transaction(app, self.topic, store, transaction)
+            try:
+                return start_on(store)
+            except AssertionBroken:  # the topic has left, or was deleted, since it was looked up
+                app.broker.forget(self.topic)
+                if transaction is not None or ticks() > until:
+                    raise TopicMoved(self.topic, app.server_of(self.topic)) from None
+                time.sleep(_TURN_S)
+
+    def check_kept_by(self, store: FlowStore) -> None:
+        """Check that a store may keep its flows: its transactions are where its topic is, or was.
+
+        Raises:
+            WrongArguments: the flow that calls it is on another server.
+        """
+        if self.flow_app.settings.servers and store not in stores_of(self.flow_app, self.topic):
+            raise WrongArguments(
+                f"flow {self.name!r} is kept on {self.flow_app.server_of(self.topic)!r}, and its caller on another "
+                "server; a flow calls flows of its own server, and tasks anywhere"
+            )
 
     async def astart(self, *args: Any, transaction: Any = None, **kwargs: Any) -> FlowHandle[R]:
         """Start a flow from a coroutine; see :meth:`start`, and :meth:`Ems.asend` for what a cancellation does."""
@@ -160,10 +208,10 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         if FLOW_HEADER not in message.headers:
             self._start_called(message)
             return None
-        number = _number_in(message)
+        number, store = _number_in(message), store_named(self.flow_app, message.headers[FLOW_HEADER])
         if self.is_async:
-            return self._arun(number, message)
-        self._run(number, message)
+            return self._arun(store, number, message)
+        self._run(store, number, message)
         return None
 
     def _start_called(self, message: Message) -> None:
@@ -173,15 +221,19 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         except (TypeError, ValueError):
             raise DecodeError(f"the body of {message.id} is not a call of a flow: it must be [args, kwargs]") from None
         slot = {name: text for name, text in message.headers.items() if name == SLOT_HEADER}
-        start(self.store, self, new_flow(self, args, kwargs, message.id, headers=slot))
 
-    def _run(self, number: int, message: Message) -> None:
+        def start_on(store: FlowStore) -> bool:
+            return start(store, self, new_flow(self, store, args, kwargs, message.id, headers=slot))
+
+        self._where_kept(start_on, None, message.id)
+
+    def _run(self, store: FlowStore, number: int, message: Message) -> None:
         """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
         after = None
         try:
-            while (loaded := self._begin(number, message, after)) is not None:
+            while (loaded := self._begin(store, number, message, after)) is not None:
                 after = loaded.flow.run
-                run = FlowRun(self, self.store, loaded, in_order=True)
+                run = FlowRun(self, store, loaded, in_order=True)
                 try:
                     return self._run_once(run, message)
                 except RunAgain:
@@ -206,12 +258,12 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             _check_left(run)
             self._fail(run, message, error)
 
-    async def _arun(self, number: int, message: Message) -> None:
+    async def _arun(self, store: FlowStore, number: int, message: Message) -> None:
         pool, after = self.flow_app.pool, None
         try:
-            while (loaded := await pool.run(partial(self._begin, number, message, after))) is not None:
+            while (loaded := await pool.run(partial(self._begin, store, number, message, after))) is not None:
                 after = loaded.flow.run
-                run = FlowRun(self, self.store, loaded, in_order=False)
+                run = FlowRun(self, store, loaded, in_order=False)
                 try:
                     return await self._await_once(run, message)
                 except RunAgain:
@@ -262,9 +314,8 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             await asyncio.gather(main, waits, return_exceptions=True)
         raise AssertionError("unreachable")
 
-    def _begin(self, number: int, message: Message, after: int | None) -> Loaded | None:
+    def _begin(self, store: FlowStore, number: int, message: Message, after: int | None) -> Loaded | None:
         """Begin a run of a flow, or go on after one; ``None`` if there is nothing to run here and now."""
-        store = self.store
         loaded = store.begin(number, message.uid, after)
         if loaded is None:
             return None
@@ -279,7 +330,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
     def _leave_to_others(self, store: FlowStore, loaded: Loaded) -> None:
         """Let a worker that knows the flow's version run it; no attempt is charged."""
         flow = loaded.flow
-        due_at = self.flow_app.server_time(_UNKNOWN_VERSION_S)
+        due_at = store.now() + _UNKNOWN_VERSION
         log.warning("flow %r has version %d of %s, which is not known here", flow.key, flow.version, self.name)
         store.write(flow, RunChange(state=WAITING, waits=f"a worker with version {flow.version}", wake_at=due_at))
 
@@ -305,9 +356,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         failure = self.failure_of(error)
         if run.undoable() and not isinstance(error, FlowChanged):  # that is mended by code, and the flow resumed
             run.finish(state=RUNNING, failure=failure)  # still this run's, until another message is to go on
-            loaded = self.store.begin(run.flow.id, message.uid, run.flow.run)
+            loaded = run.store.begin(run.flow.id, message.uid, run.flow.run)
             if loaded is not None:
-                undo_all(self, self.store, loaded, message.uid)
+                undo_all(self, run.store, loaded, message.uid)
             return
         run.finish(self.last_calls(error), state=FAILED, failure=failure)
         run.flow.failure = failure
@@ -344,3 +395,12 @@ def _seconds(name: str, value: float | str) -> float:
         return parse_duration(value)
     except ValueError as error:
         raise ConfigError([Problem(name, repr(value), str(error))]) from None
+
+
+def _debounced(id: str | None, value: float | str) -> float:
+    seconds = _seconds("debounce", value)
+    if not 0 < seconds <= _LONGEST_DEBOUNCE_S:
+        raise ConfigError([Problem("debounce", repr(value), "must be more than 0s, and at most 7d")])
+    if id is None:
+        raise ConfigError([Problem("debounce", repr(value), "needs an id, by which the starts of a burst are known")])
+    return seconds

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from emsworker.extending.apps import Ems, PartialSignature, Task
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
 from emsworker.flows.canvas import Canvas, chord, first_calls, group, unrolled
-from emsworker.flows.starting import check_near
+from emsworker.flows.port import FlowFunction, FlowStore
 
 _DEEPEST = 100
 _TIMES = ("eta", "expires")
@@ -39,14 +39,14 @@ class TreeWriter:
 
     Args:
         app: whose tasks they call.
-        topic: of the flow.
+        store: that keeps the flow.
 
     Attributes:
         tasks: name, topic and group of each task.
     """
 
-    def __init__(self, app: Ems, topic: str) -> None:
-        self._app, self._topic = app, topic
+    def __init__(self, app: Ems, store: FlowStore) -> None:
+        self._app, self._store = app, store
         self._places: dict[tuple[str, str, str], int] = {}
         self._open: dict[int, str] = {}
 
@@ -117,7 +117,8 @@ class TreeWriter:
                 f"task {task.name!r} is of app {task.app.name!r}, and the canvas of {self._app.name!r}; "
                 "nothing was started"
             )
-        check_near(self._app, self._topic, call.options.get("topic") or task.topic, task.name)
+        if isinstance(task, FlowFunction):
+            task.check_kept_by(self._store)
         args, kwargs = arguments(call.args, call.kwargs, given, call.immutable)
         task.check_call(args, kwargs)
         if call.options:

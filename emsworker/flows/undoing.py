@@ -63,6 +63,6 @@ def _make(task: FlowFunction, store: FlowStore, loaded: Loaded, noted: StepRow) 
     run = FlowRun(task, store, loaded, in_order=False)
     row = StepRow(run.history.new_number(), UNDONE, undo_name(noted), total=1, pending=1, is_ended=False)
     change = RunChange(added=[row], state=WAITING, waits=row.name)
-    with task.flow_app.transaction() as transaction:
+    with store.transaction(task.flow_app) as transaction:
         run.send_calls(transaction, row, [signature])
         store.write_in(transaction, loaded.flow, change)

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from emsworker.extending.database import Session, Statements, identifier
-from emsworker.extending.errors import error_line
-from emsworker.extending.settings import Settings
-from emsworker.extending.stream import is_unfinished
+from emsworker.extending.database import Session, Statements, identifier, stream_id
+from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
-from emsworker.flows.places import call_uid
+from emsworker.flows.places import Place
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements, send_wake
+from emsworker.flows.whereabouts import Whereabouts
 
 _SQL = Statements(__name__)
 _PAGES = {READY: 100, RUNNING: 100, WAITING: 1000}  # two statements look at all that wait, one at each of the others
@@ -52,52 +51,55 @@ class WatchFlows:
     """A service that looks at a page of flows of each state in a round, those that nothing has changed for a while.
 
     Args:
+        server: of several servers, the one that the flows are on.
         quiet_s: that while.
         pause_s: between two pages.
     """
 
-    def __init__(self, quiet_s: float = 30.0, pause_s: float = 5.0) -> None:
-        self._quiet_s, self._pause_s = quiet_s, pause_s
+    def __init__(self, server: str = MAIN, quiet_s: float = 30.0, pause_s: float = 5.0) -> None:
+        self._server, self._quiet_s, self._pause_s = server, quiet_s, pause_s
+        self._whereabouts: Whereabouts | None = None
         self._last = dict.fromkeys((READY, RUNNING, WAITING), _START)
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Look at the next page of each state."""
+        if self._whereabouts is None:
+            self._whereabouts = Whereabouts(self._server, settings)
         for state, (after, after_id) in self._last.items():
             page = _PAGES[state]
             args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": page}
             rows = session.rows(_SQL.list_quiet, args)
             flows = [OpenFlow(*row[:-1]) for row in rows]
             if state == WAITING:
-                self._look_at_waiting(session, flows)
+                self._look_at_waiting(session, self._whereabouts, flows)
             else:
-                self._look_at_messages(session, flows)
+                self._look_at_messages(session, self._whereabouts, flows)
             self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == page else _START
         return self._pause_s
 
-    def _look_at_messages(self, session: Session, flows: Sequence[OpenFlow]) -> None:
+    def _look_at_messages(self, session: Session, messages: Whereabouts, flows: Sequence[OpenFlow]) -> None:
         for flow in flows:
-            if not is_unfinished(session, flow.topic_id, flow.owner):
-                self._end_or_wake(session, flow)
+            if not messages.may_be_unfinished(session, flow.topic_id, flow.owner):
+                self._end_or_wake(session, flow, messages.find_dead(session, flow.topic_id, flow.owner))
 
-    def _look_at_waiting(self, session: Session, flows: Sequence[OpenFlow]) -> None:
+    def _look_at_waiting(self, session: Session, messages: Whereabouts, flows: Sequence[OpenFlow]) -> None:
         """Look at flows that wait together: there may be a million, and none of them needs anything."""
         if not flows:
             return
         by_id = {flow.id: flow for flow in flows}
         args = {"flow_ids": [*by_id], "quiet_s": self._quiet_s}
         for flow_id, step, total, topics in session.rows(_SQL.list_pending, args):
-            topic_ids = [int(one) for one in (topics or "").split(",") if one]
-            self._tell_lost(session, by_id[flow_id], step, total, topic_ids)
+            if topics:
+                calls = _Calls(session, messages, flow_id, step, [int(one) for one in topics.split(",")])
+                self._tell_lost(session, calls, total)
         for (flow_id,) in session.rows(_SQL.list_overdue, args):
             self._wake(session, by_id[flow_id], "its time has come")
 
-    def _end_or_wake(self, session: Session, flow: OpenFlow) -> None:
+    def _end_or_wake(self, session: Session, flow: OpenFlow, failure: StoredError | None) -> None:
         """Go on with a flow whose message has ended, or is gone; if it is a dead letter, the flow has failed."""
-        dead = session.rows(_SQL.find_dead, {"topic_id": flow.topic_id, "uid": flow.owner})
-        if not dead:
+        if failure is None:
             self._wake(session, flow, "its message was lost")
             return
-        failure = _error_of(*dead[0])
         args = {"flow_id": flow.id, "error_type": failure.kind[:190], "error": failure.text}
         if not flow.fails and session.rows(_SQL.has_undo, args):
             session.execute(_SQL.note_failure, args)
@@ -128,43 +130,55 @@ class WatchFlows:
         if session.transaction(wake):
             log.warning("flow %d is run again: %s", flow.id, why)
 
-    def _tell_lost(self, session: Session, flow: OpenFlow, step: int, total: int, topic_ids: Sequence[int]) -> None:
+    def _tell_lost(self, session: Session, calls: _Calls, total: int) -> None:
         """Record the end of calls whose messages have ended, or are gone, without a word."""
-        lost = list(_lost_calls(session, flow.id, step, total, topic_ids)) if topic_ids else []
-        told = {number for (number,) in session.rows(_SQL.list_numbers, {"flow_id": flow.id, "step": step})}
+        lost = list(calls.find_lost(total))
+        told = calls.told()
         ends = [end for end in lost if end.number not in told]  # they may have ended while this looked
         if not ends:
             return
 
         def write(session: Session) -> None:
-            for statement in end_statements(identifier(session.database), flow.id, step, ends):
+            for statement in end_statements(identifier(session.database), calls.flow, calls.step, ends):
                 session.execute(statement)
 
         session.transaction(write)
-        log.warning("%d calls of step %d of flow %d were lost: %s", len(ends), step, flow.id, ends[0].failure)
+        log.warning("%d calls of step %d of flow %d were lost: %s", len(ends), calls.step, calls.flow, ends[0].failure)
 
 
-def _lost_calls(session: Session, flow: int, step: int, total: int, topic_ids: Sequence[int]) -> Iterator[CallEnd]:
-    told = {number for (number,) in session.rows(_SQL.list_numbers, {"flow_id": flow, "step": step})}
-    waiting = (number for number in range(total) if number not in told)
-    for number, _ in zip(waiting, range(_CALLS), strict=False):
-        uid = call_uid(flow, step, number)
-        if any(is_unfinished(session, topic_id, uid) for topic_id in topic_ids):
-            return  # mostly all of those behind it wait too
-        yield CallEnd(number, None, _failure_of(session, topic_ids, uid))
+class _Calls:
+    """The calls of a step that have not ended.
 
+    Args:
+        topic_ids: of the topics to which they were sent.
+    """
 
-def _failure_of(session: Session, topic_ids: Sequence[int], uid: bytes) -> StoredError:
-    for topic_id in topic_ids:
-        for row in session.rows(_SQL.find_dead, {"topic_id": topic_id, "uid": uid}):
-            return _error_of(*row)
-    return _LOST
+    def __init__(self, session: Session, messages: Whereabouts, flow: int, step: int, topic_ids: Sequence[int]) -> None:
+        self.flow, self.step = flow, step
+        self._session, self._messages, self._topic_ids = session, messages, topic_ids
+
+    def told(self) -> set[int]:
+        """Return the numbers of those that have ended by now."""
+        rows = self._session.rows(_SQL.list_numbers, {"flow_id": self.flow, "step": self.step})
+        return {number for (number,) in rows}
+
+    def find_lost(self, total: int) -> Iterator[CallEnd]:
+        """Yield the ends of those whose messages have ended without a word, up to the first one that may still end."""
+        told, stream = self.told(), stream_id(self._session)
+        waiting = (number for number in range(total) if number not in told)
+        for number, _ in zip(waiting, range(_CALLS), strict=False):
+            place = Place(stream, self.flow, self.step, number)
+            if self._may_end(place.uid) or self._may_end(place.end_uid) or self._dead(place.end_uid) is not None:
+                return  # mostly all of those behind it wait too; a dead letter that tells of an end can be requeued
+            yield CallEnd(number, None, self._dead(place.uid) or _LOST)
+
+    def _may_end(self, uid: bytes) -> bool:
+        return any(self._messages.may_be_unfinished(self._session, one, uid) for one in self._topic_ids)
+
+    def _dead(self, uid: bytes) -> StoredError | None:
+        found = (self._messages.find_dead(self._session, one, uid) for one in self._topic_ids)
+        return next(filter(None, found), None)
 
 
 def _guard(flow: OpenFlow) -> dict[str, object]:
     return {"flow_id": flow.id, "run": flow.run, "state": flow.state, "owner": flow.owner}
-
-
-def _error_of(kind: str, reason: str, error: str) -> StoredError:
-    """Return the error of a dead letter."""
-    return StoredError(kind.rpartition(".")[2] or "DeadLetter", error_line(error) or reason)

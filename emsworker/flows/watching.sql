@@ -11,13 +11,9 @@ AND began_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 -- name: list_numbers
 SELECT number FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s
 
--- name: find_dead
-SELECT d.error_type, d.reason, d.error FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id
-JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
-WHERE m.topic_id = %(topic_id)s AND m.uid = %(uid)s LIMIT 1
-
 -- name: list_overdue
-SELECT DISTINCT flow_id FROM ems_flow_step WHERE flow_id IN %(flow_ids)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
+SELECT flow_id FROM ems_flow_step WHERE flow_id IN %(flow_ids)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
+UNION SELECT id FROM ems_flow WHERE id IN %(flow_ids)s AND begins_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 
 -- name: wake_lost
 -- Unless it has been run meanwhile.

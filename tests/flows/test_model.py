@@ -506,7 +506,7 @@ class Simulation:
                 if left is not None:
                     asyncio.run(left)
             return
-        place = [int(one) for one in follow.partition(":")[2].split(".")]
+        place = [int(one) for one in follow.rpartition(":")[2].split(".")]
         with world.app.transaction() as transaction:
             if world.owners[uid] is not threading.current_thread():
                 return  # the fence of its claim

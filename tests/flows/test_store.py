@@ -5,16 +5,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
+from uuid import UUID
 
 import pymysql
 import pytest
 
 from emsworker import Ems
+from emsworker.core.process.clock import ticks
 from emsworker.flows import FlowExists
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import call_uid
-from emsworker.flows.rows import CANCELLED, DONE, RUNNING, WAITING, CallEnd, Loaded, RunChange, StepRow, StoredError
+from emsworker.flows.operating import Flows
+from emsworker.flows.places import Place, parse_place
+from emsworker.flows.rows import (
+    CANCELLED,
+    DONE,
+    READY,
+    RUNNING,
+    WAITING,
+    CallEnd,
+    Loaded,
+    RunChange,
+    StepRow,
+    StoredError,
+)
 from emsworker.flows.store import MysqlFlowStore, end_statements
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.database import Database
@@ -143,7 +158,7 @@ def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Strea
 
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stream, shop: Ems) -> None:
     with proxied(stream.url) as (proxy, url):
-        store = MysqlFlowStore(Database(url), shop.stream_of("default").outbox)
+        store = MysqlFlowStore(Database(url), shop.stream_of("default"))
         for number, end in enumerate((RunChange(state=WAITING, waits="x"), RunChange(state=DONE, value=b"1"))):
             loaded = begun(store, f"f{number}")
             proxy.arm(b"COMMIT", Cut.AFTER)
@@ -191,8 +206,11 @@ def _states(stream: Stream) -> list[str]:
 
 def test_uids_of_calls_differ() -> None:
     numbers = (0, 1, 2, 4095, 4096, 1 << 29)
-    places = [(flow, step, number) for flow in (1, 2) for step in (1, 2, 4096, 4097, 8193) for number in numbers]
-    assert len({call_uid(*place) for place in places}) == len(places)
+    streams, steps = ("0", "0f" * 16, "f0" * 16), (1, 2, 4096, 4097, 8193)
+    places = [Place(*one) for one in product(streams, (1, 2), steps, numbers)]
+    assert len({uid for one in places for uid in (one.uid, one.end_uid)}) == 2 * len(places)
+    assert all(UUID(bytes=uid).version == 8 for one in places for uid in (one.uid, one.end_uid))
+    assert [parse_place(one.word) for one in places] == places
 
 
 def test_only_the_present_run_writes(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
@@ -236,3 +254,71 @@ def test_each_role_may_do_its_part(stream: Stream) -> None:
         finally:
             flows.app.close()
             flows.app.reconfigure(url=before)
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+@pytest.mark.parametrize("marker", [b"ems_flow_signal (", b"COMMIT"])
+def test_a_signal_whose_answer_is_lost_is_given_once(stream: Stream, shop: Ems, cut: Cut, marker: bytes) -> None:
+    flows.waits.start(id="w")
+    with proxied(stream.url) as (proxy, url):
+        database = Database(url)
+        for store in (MysqlFlowStore(database), Flows(database)):
+            proxy.arm(marker, cut)
+            if isinstance(store, Flows):
+                store.signal("w", "go", 1)
+            else:
+                store.signal(None, "w", "go", b"1")
+            assert not proxy.armed
+    assert [row[0] for row in stream.rows("SELECT name FROM ems_flow_signal")] == ["go"] * 2
+
+
+def test_a_flow_that_has_ended_by_its_signal_got_it(
+    shop: Ems, stream: Stream, store: MysqlFlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flows.waits.start(id="w")
+    uids = (bytes([one]) * 16 for one in (1, 2, 1, 3, 4, 5))
+    monkeypatch.setattr("emsworker.flows.store.new_uid", lambda: next(uids))
+    store.signal(None, "w", "go", b"1")
+    stream.rows("UPDATE ems_flow SET state = 'done', ended_at = NOW(6)")
+    assert store.signal(None, "w", "go", b"1") == READY, "the same one, because its answer was lost"
+    assert store.signal(None, "w", "go", b"1") == DONE, "another one"
+    assert stream.one("SELECT COUNT(*) FROM ems_flow_signal") == 1
+
+
+@pytest.mark.slow
+def test_a_signal_waits_for_a_flow_that_a_frozen_process_holds(stream: Stream, shop: Ems) -> None:
+    flows.waits.start(id="w")
+    for given in (lambda: shop.signal("w", "go", 1), lambda: Flows(Database(stream.url)).signal("w", "go", 1)):
+        with other(stream) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM ems_flow FOR UPDATE")
+            signal = InThread(given)
+            until(lambda: is_blocked(stream), 60, "it is blocked")
+            ends_at = ticks() + 6  # a statement waits for 5 s
+            until(lambda ends_at=ends_at: ticks() >= ends_at, 60, "a wait for a lock has ended")
+        assert signal.wait() is None
+    assert stream.one("SELECT COUNT(*) FROM ems_flow_signal") == 2
+
+
+def test_a_flow_whose_partition_takes_no_message_now_begins_by_the_outbox(stream: Stream, shop: Ems) -> None:
+    flows.waits.start(id="before")
+    stream.rows("UPDATE ems_partition SET closed = 1")
+    assert flows.waits.start(id="f").created
+    assert not flows.waits.start(id="f").created
+    assert stream.one("SELECT COUNT(*) FROM ems_outbox") == 1
+    stream.rows("UPDATE ems_partition SET closed = 0")
+    stream.worker("tests.flows.shop:app")
+    until(lambda: _states(stream) == ["waiting"] * 2, 60, stream.logs())
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_a_start_whose_answer_is_lost_is_made_once(stream: Stream, shop: Ems, cut: Cut) -> None:
+    with proxied(stream.url) as (proxy, url):
+        shop.reconfigure(url=url)
+        flows.waits.start(id="connects")
+        proxy.arm(b"COMMIT", cut)
+        assert flows.waits.start(id="f", timeout="1h", attributes={"customer": 17}).created
+        assert not proxy.armed
+        shop.close()
+    assert stream.one("SELECT COUNT(*) FROM ems_flow") == 2
+    assert stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 2
+    assert stream.one("SELECT COUNT(*) FROM ems_outbox") == 1, "its deadline"

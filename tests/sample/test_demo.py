@@ -18,11 +18,11 @@ from emsworker.store.engine.database import Database
 from sample_app import stream, tables
 from sample_app.config import announce
 from sample_app.expected import Expected, expect
-from sample_app.night import bring_forward, wait_for_summary
+from sample_app.night import bring_forward, rehearse_next, wait_for_flows, wait_for_summary
 from sample_app.processes import start_worker
 from sample_app.publish import prepare, publish
 from sample_app.settings import NEW_TITLE, TITLE
-from sample_app.verify import verify, verify_summary, verify_title
+from sample_app.verify import verify, verify_rehearsal, verify_summary, verify_title
 from tests.support.machine import machine_s
 from tests.support.servers import TestServers, chosen, chosen_flavors, few_flavors, fresh_database
 from tests.support.tables import migrate
@@ -46,6 +46,8 @@ def test_every_number_is_right_after_a_worker_was_killed(flavor: str) -> None:
     assert "every one of 12 malformed rows a dead letter with its reason, in each of 3 groups" in done.stdout
     assert re.search(r"every one of \d+ flights of FL and VX noted in the order of its aircraft", done.stdout)
     assert "none of them early" in done.stdout and "nightly summary" in done.stdout
+    assert re.search(r"every one of \d+ carriers' shares written once, and summed up by the nightly flow", done.stdout)
+    assert re.search(r"every one of \d+ rows of its rehearsal, which failed at the end, undone", done.stdout)
     assert ", 0 differences" in done.stdout
     assert "changed the title of the summary in all 2 worker processes" in done.stdout
     assert "everything is equal" in done.stdout
@@ -102,6 +104,8 @@ def finished(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 announce(app, [connection], NEW_TITLE, {"worker": 4}, 1)
                 slot = bring_forward(app)
                 wait_for_summary([connection], slot)
+                assert rehearse_next(app, slot) == slot + timedelta(days=1)
+                wait_for_flows([connection])
                 worker.terminate()
                 assert worker.wait(30) == 0, worker.last_words()
             finally:
@@ -123,6 +127,7 @@ def test_a_run_is_right(finished: Finished) -> None:
     connection, expected, slot = finished
     outcome = verify([connection], expected)
     assert outcome.differences == [] and verify_summary([connection], expected, slot).differences == []
+    assert verify_rehearsal([connection], expected, slot + timedelta(days=1)).differences == []
     assert outcome.compared > 6 * len(expected.carriers) + 6 * len(expected.routes) + 2 * FLIGHTS
     assert stream.count_clients([connection]) == 0
     assert len(expected.notifications) > 0 and expected.total["flights"] == FLIGHTS
@@ -162,7 +167,7 @@ def test_a_run_is_right(finished: Finished) -> None:
         (
             "UPDATE ems_claim SET state = 'start' ORDER BY group_id, `partition`, lo LIMIT 1",
             "UPDATE ems_claim SET state = 'done'",
-            r"group \w+ of \S+: open claims is 1 in MySQL, and should be 0",
+            r"group \S+ of \S+: open claims is 1 in MySQL, and should be 0",
         ),
         (
             "UPDATE sample_notice SET delay_min = delay_min + 1",
@@ -225,9 +230,46 @@ def test_a_wrong_and_a_missing_summary_are_found(finished: Finished) -> None:
     )
     tables.query(connection, "UPDATE sample_summary SET departures = departures - 1")
     never = slot - timedelta(days=1)
-    assert verify_summary([connection], expected, never).differences == [
-        f"summary of {never:%H:%M:%S} is only in the CSV"
-    ]
+    *shares, summary = verify_summary([connection], expected, never).differences
+    assert shares == [f"share of {carrier} is only in the CSV" for (carrier,) in sorted(expected.carriers)]
+    assert summary == f"summary of {never:%H:%M:%S} is only in the CSV"
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "named"),
+    [
+        (
+            "UPDATE sample_title SET slot = slot + INTERVAL 1 DAY",
+            "UPDATE sample_title SET slot = slot - INTERVAL 1 DAY",
+            "rows left of the rehearsal is 1 in MySQL, and should be 0",
+        ),
+        (
+            "UPDATE ems_flow_step SET kind = 'undo' WHERE kind = 'undone' AND name LIKE '%%withdraw%%'",
+            "UPDATE ems_flow_step SET kind = 'undone' WHERE name LIKE 'undo %%withdraw%%'",
+            "calls that undo the rehearsal: 1. discard_shares took back {carriers} is there 1 times, and should be 0 times",
+        ),
+        (
+            "UPDATE ems_dead SET reason = CONCAT(reason, '!') WHERE reason LIKE 'flow %%'",
+            "UPDATE ems_dead SET reason = TRIM(TRAILING '!' FROM reason)",
+            "dead letters of flows: flow 'rehearsal' has failed: Reject: a rehearsal is not signed off; `ems flows retry` runs "
+            "it again! is there 1 times, and should be 0 times",
+        ),
+        (
+            "UPDATE ems_flow SET ended_at = NULL WHERE name = 'summarize'",
+            "UPDATE ems_flow SET ended_at = changed_at WHERE name = 'summarize'",
+            "flows that have not ended is 1 in MySQL, and should be 0",
+        ),
+    ],
+)
+def test_a_rehearsal_that_was_not_undone_is_found(finished: Finished, change: str, back: str, named: str) -> None:
+    connection, expected, slot = finished
+    tables.query(connection, change)
+    try:
+        differences = verify_rehearsal([connection], expected, slot + timedelta(days=1)).differences
+    finally:
+        tables.query(connection, back)
+    assert differences[0] == named.replace("{carriers}", str(len(expected.carriers)))
+    assert verify_rehearsal([connection], expected, slot + timedelta(days=1)).differences == []
 
 
 def test_a_wrong_title_and_a_process_that_has_not_heard_of_it_are_found(finished: Finished) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from emsworker import Ems, Transaction
-from emsworker.flows import Flow
+from emsworker.flows import Flow, chain, chord, group
+from emsworker.flows.canvas import Canvas
 
 app = Ems("flow-chaos")
-CHAIN, GROUP, CHILDREN, SIGNALS, SLEEPS, UNDOS = 20, 500, 3, 5, 5, 3
+CHAIN, GROUP, CHORD, CHILDREN, SIGNALS, SLEEPS, UNDOS = 20, 500, 1000, 3, 5, 5, 3
 UNDO = 5_000
 SPAN = 10_000
 """Numbers of one flow."""
@@ -27,7 +29,7 @@ def book(transaction: Transaction, n: int) -> int:
 
 
 @app.flow(**_OPTIONS)
-def chain(flow: Flow, n: int) -> None:
+def steps(flow: Flow, n: int) -> None:
     """Steps of every kind, one after another."""
     for place in range(CHAIN):
         if place % 3 == 0:
@@ -38,7 +40,7 @@ def chain(flow: Flow, n: int) -> None:
 
 
 @app.flow(**_OPTIONS)
-def group(flow: Flow, n: int) -> None:
+def fan(flow: Flow, n: int) -> None:
     """Many calls, and one join."""
     assert flow.gather(book.s(n + place) for place in range(GROUP)) == [n + place for place in range(GROUP)]
     flow.transaction(_effect, n + GROUP)
@@ -83,14 +85,29 @@ def undoing(flow: Flow, n: int) -> None:
     flow.call(refused.s())
 
 
+def large(n: int) -> Canvas[Any]:
+    """A chord whose header is large."""
+    return chord([book.si(n + place) for place in range(CHORD)], book.si(n + CHORD))
+
+
+def nested(n: int) -> Canvas[Any]:
+    """Groups in chains in a chord in a chain."""
+    pairs = [chain(book.si(n + 10 * place), book.si(n + 10 * place + 1)) for place in range(1, 4)]
+    within = [group(book.si(n + 100 * place), book.si(n + 100 * place + 1)) for place in range(1, 4)]
+    return chain(book.si(n), chord([*pairs, *within], book.si(n + 1)), group(book.si(n + 2), book.si(n + 3)))
+
+
 def expected(name: str, n: int) -> list[int]:
     """The numbers of the effects of a flow; those of undoing come last, in their order."""
-    if name == "group":
-        return [*range(n, n + GROUP + 1)]
+    if name == "nested":
+        return [
+            *range(n, n + 4),
+            *(n + tens * place + one for tens in (10, 100) for place in (1, 2, 3) for one in (0, 1)),
+        ]
     if name == "child":
         leaves = [n + first * 100 + second * 10 for first in range(CHILDREN) for second in range(CHILDREN)]
         return [*leaves, *(n + first * 100 + 1000 for first in range(CHILDREN)), n + 2000]
     if name == "undoing":
         return [*range(n, n + UNDOS), *(n + UNDO + place for place in reversed(range(UNDOS)))]
-    count = {"chain": CHAIN, "signals": SIGNALS, "sleeps": SLEEPS}[name]
+    count = {"steps": CHAIN, "fan": GROUP + 1, "large": CHORD + 1, "signals": SIGNALS, "sleeps": SLEEPS}[name]
     return [*range(n, n + count)]

@@ -95,6 +95,13 @@ class MemoryBroker:
         """Raise an error: there is no server."""
         _no_server()
 
+    def home_of(self, transaction: Any) -> str:
+        """Return the name that the main server has where there are servers."""
+        return MAIN
+
+    def forget(self, topic: str) -> None:
+        """Do nothing: nothing is looked up elsewhere."""
+
     def live_on(self, server: str) -> None:
         """Do nothing: there is one place."""
 

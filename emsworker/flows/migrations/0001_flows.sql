@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   next_step INT UNSIGNED NOT NULL DEFAULT 1,
   started_at DATETIME(6) NOT NULL,
   changed_at DATETIME(6) NOT NULL,
+  begins_at DATETIME(6) NULL,
   deadline_at DATETIME(6) NULL,
   ended_at DATETIME(6) NULL,
   PRIMARY KEY (id),
@@ -63,12 +64,14 @@ CREATE TABLE IF NOT EXISTS ems_flow_end (
 CREATE TABLE IF NOT EXISTS ems_flow_signal (
   id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   flow_id BIGINT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   value MEDIUMBLOB NOT NULL,
   step INT UNSIGNED NULL,
   sent_at DATETIME(6) NOT NULL,
   PRIMARY KEY (flow_id, id),
-  KEY id (id)
+  KEY id (id),
+  UNIQUE KEY uid (flow_id, uid)
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_flow_value (
@@ -85,4 +88,13 @@ CREATE TABLE IF NOT EXISTS ems_flow_attribute (
   flow_id BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (name, value, flow_id),
   KEY flow (flow_id)
+) ENGINE=InnoDB;
+
+-- The flow of each burst of starts that has not begun yet; its row is the lock of the burst.
+
+CREATE TABLE IF NOT EXISTS ems_flow_debounce (
+  name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  `key` VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  flow VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  PRIMARY KEY (name, `key`)
 ) ENGINE=InnoDB;

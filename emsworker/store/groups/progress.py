@@ -130,7 +130,7 @@ def add_flush(packet: Packet, progress: Flush) -> None:
             packet, claim, [key for _, key in progress.blocked] + _keys_of(claim, ended, progress.failures)
         )
     add_results(packet, progress.topic_id, claim.group_id, [row for row in progress.results if row.is_kept])
-    tell(progress.results, packet)
+    tell(progress.results, packet, progress.topic_id, claim.group)
     add_reports(packet, claim, progress.topic_id, progress.reports, progress.reports_ended)
 
 
@@ -200,7 +200,7 @@ def add_failures(
             packet.add(_SQL.insert_dead_letter, where | why)
             if not failure.told:
                 add_notice(packet, claim.group_id, claim.partition, failure.offset)
-    tell(_results_of_untold(packet.session, claim, topic_id, failures), packet)
+    tell(_results_of_untold(packet.session, claim, topic_id, failures), packet, topic_id, claim.group)
     ended = [f.offset for f in failures if f.retry_in_s is None]
     if ended and claim.source is ClaimSource.RETRY:
         packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
