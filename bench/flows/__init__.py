@@ -1,1 +1,1 @@
-"""Flows of EMS beside DBOS on PostgreSQL and Celery's canvas on Redis."""
+"""Flows of EMS beside DBOS on PostgreSQL and Celery's canvas on Redis and RabbitMQ; and flows that sleep."""

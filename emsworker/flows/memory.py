@@ -211,10 +211,7 @@ class MemoryFlowStore:
         row = kept.row
         if row.run != flow.run or row.state != RUNNING:
             raise FlowLost(f"flow {flow.key!r} is run by another message by now, or has ended")
-        steps, signals = change.unless
-        if change.state == WAITING and (
-            any(kept.steps[one].pending == 0 for one in steps) or any(one.name in signals for one in kept.signals)
-        ):
+        if change.state == WAITING and self._is_ready(kept, change):
             return False
         for step in (*change.added, *change.ended):
             kept.steps[step.number] = replace(step)
@@ -233,6 +230,17 @@ class MemoryFlowStore:
         if change.state in ENDED:
             self._tell_parent(row, CallEnd(0, change.value, row.failure))
         return True
+
+    def _is_ready(self, kept: KeptFlow, change: RunChange) -> bool:
+        """Return whether there is what a flow is to wait for: a call, a signal, a time that has come."""
+        steps, signals = change.unless
+        dues = [kept.row.deadline_at, *(one.due_at for one in kept.steps.values() if not one.is_ended)]
+        since, now = change.since, self._broker.now()
+        return (
+            any(kept.steps[one].pending == 0 for one in steps)
+            or any(one.name in signals for one in kept.signals)
+            or (since is not None and any(due_at is not None and since < due_at <= now for due_at in dues))
+        )
 
     def write_in(self, transaction: Any, flow: FlowRow, change: RunChange) -> None:
         """Write what a run has done, in a transaction that is open."""

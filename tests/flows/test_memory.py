@@ -23,7 +23,7 @@ from emsworker.flows import (
 )
 from emsworker.flows.errors import FlowEnded
 from emsworker.flows.memory import MemoryFlowStore, store_of
-from emsworker.flows.rows import CallEnd
+from emsworker.flows.rows import WAITING, CallEnd, RunChange, StepRow
 from emsworker.testing import TestApp
 
 
@@ -875,3 +875,23 @@ def test_a_flow_that_a_schedule_has_started_knows_its_slot() -> None:
         nightly.start()
         test.run()
     assert seen == [slot, slot, slot, None, None, None]
+
+
+def test_a_time_that_comes_during_a_run_is_not_missed(shop: Shop, test: TestApp) -> None:
+    @shop.app.flow
+    async def sleeping(flow: AsyncFlow) -> None:
+        await flow.sleep(1)
+
+    sleeping.start(id="s")
+    store = kept(test)
+    loaded = store.begin(1, b"o" * 16)
+    assert loaded is not None
+    due_at = shop.app.server_time(1)
+    store.write(loaded.flow, RunChange([StepRow(1, "sleep", "sleep", is_ended=False, due_at=due_at)]))
+    test._broker.advance(2)
+    assert store.begin(1, b"t" * 16) is None, "its message is passed over: a run is under way"
+    change = RunChange(state=WAITING, waits="sleep", since=loaded.now)
+    assert not store.write(loaded.flow, change)
+    again = store.begin(1, b"o" * 16)
+    assert again is not None and again.now >= due_at
+    assert store.write(again.flow, RunChange(state=WAITING, waits="sleep", since=again.now)), "it has seen the time"

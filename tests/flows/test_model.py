@@ -568,7 +568,7 @@ class Simulation:
 # -- tests ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_in_memory(seed: int) -> None:
     chance = random.Random(seed)
     app, connection = Ems("model", url="mysql://nobody@127.0.0.1:1/none"), Connection()
