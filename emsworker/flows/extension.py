@@ -19,6 +19,7 @@ EXTENSION = Extension(
             "age of the oldest flow of a function that has not ended; --group names the function",
         )
     },
+    topics=("ems.flow-events",),  # events.py
     follow="emsworker.flows.store:follow",
     follow_in_memory="emsworker.flows.memory:follow",
     tasks={"ems.canvas": "emsworker.flows.canvas_task:make", "ems.starmap": "emsworker.flows.maps:make"},

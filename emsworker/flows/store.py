@@ -29,6 +29,7 @@ from emsworker.extending.stream import cancel
 from emsworker.extending.values import ResultRow, new_uid, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.events import send_event, send_started
 from emsworker.flows.places import call_uid, end_of, read_place
 from emsworker.flows.rows import (
     ENDED,
@@ -116,7 +117,7 @@ class MysqlFlowStore:
         """Yield the statements that start a flow; the last one reads which one has its id."""
         filled = self._filled(new, topic_id, owner)
         yield fill(_SQL.insert_flow, filled)
-        yield from self._accompanying(new, filled)
+        yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.find_started, filled)
 
     def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
@@ -124,17 +125,18 @@ class MysqlFlowStore:
         filled = self._filled(new, topic_id, owner)
         yield fill(_SQL.lock_burst, filled)
         yield fill(_SQL.insert_waiting, filled)
-        yield from self._accompanying(new, filled)
+        yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.move_start, filled)
         yield fill(_SQL.find_burst, filled)
 
-    def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
-        """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
+    def _accompanying(self, new: NewFlow, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        """Yield what belongs to a flow that was stored just before: its messages, its attributes and its event."""
         yield fill(_SQL.send_first, filled)
         if new.timeout_s is not None:
             yield fill(_SQL.send_deadline, filled)
         for name, value in new.attributes.items():
             yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+        yield send_started(self._name, new.key, owner)
 
     def _filled(self, new: NewFlow, topic_id: int, owner: bytes) -> dict[str, Sql]:
         values = {
@@ -356,6 +358,8 @@ class MysqlFlowStore:
             }
             args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
+            if flow.has_events:
+                yield send_event(self._name, flow.id)
         if change.state in ENDED:
             yield from self._tell_parent(flow.parent, CallEnd(0, change.value, change.failure or flow.failure))
 
@@ -407,10 +411,15 @@ class MysqlFlowStore:
             return []
         for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
             session.execute(statement)
+        if flow.has_events:
+            session.execute(send_event(self._name, flow.id))
         cancelled = [flow.id]
         for number in cancelled:  # it grows meanwhile
             children = session.rows(_SQL.list_children, {"prefix": f"{number}.%"})
-            cancelled += [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+            below = [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+            for child in below if flow.has_events else ():
+                session.execute(send_event(self._name, child))
+            cancelled += below
         return cancelled
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
@@ -437,6 +446,8 @@ class MysqlFlowStore:
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
             session.execute(send_wake(self._name, flow.id, args["owner"]))
+            if flow.has_events:
+                session.execute(send_event(self._name, flow.id))
             return True
 
         return self._database.call(lambda session: session.transaction(retry))
@@ -573,8 +584,10 @@ def _flow(row: Sequence[Any]) -> FlowRow:
     (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
     times = [None if at is None else utc(at) for at in row[15:20]]
     failure = _failure(kind, text)
+    started_at, changed_at, deadline_at, ended_at, begins_at = times
     return FlowRow(
-        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step), *times
+        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step),
+        *(started_at, changed_at, deadline_at, ended_at, begins_at, bool(row[20])),
     )
 
 

@@ -17,6 +17,7 @@ from emsworker.extending.errors import error_line
 from emsworker.extending.settings import Settings
 from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
+from emsworker.flows.events import send_event
 from emsworker.flows.places import call_uid
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements, send_wake
@@ -98,6 +99,7 @@ class WatchFlows:
         """Let a flow fail, and tell the one that has called it."""
         if not session.change(_SQL.fail_lost, args):
             return False
+        session.execute(send_event(identifier(session.database), flow.id))
         if flow.parent is not None:
             parent, step, number = map(int, flow.parent.split("."))
             for statement in end_statements(
