@@ -39,7 +39,7 @@ FLOWS = parse_columns(
     "took_p50_ms double, took_p95_ms double, took_p99_ms double, took_max_ms double"
 )
 EVENT = parse_columns("flow string, name string, state string, started_at timestamp, at timestamp")
-"""What the reports take of the events of flows."""
+"""The fields of an event of a flow that the report reads."""
 
 
 def latency_columns(by: tuple[str, ...]) -> dict[str, str]:
