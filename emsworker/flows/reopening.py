@@ -12,6 +12,7 @@ from typing import Any
 from emsworker.extending.database import Session, Sql, Statements
 from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
+from emsworker.flows.events import send_event
 from emsworker.flows.letters import Letter, delete_letters, find_dead, find_letters, requeue_letters
 from emsworker.flows.places import Place
 from emsworker.flows.retrying import AGAIN, ENDED_WELL, GONE, LOST, RUNS, UNDONE_FLOW, can_call_again
@@ -27,6 +28,7 @@ from emsworker.flows.rows import (
     first_forgotten,
     next_number,
 )
+from emsworker.flows.waking import send_wake
 
 _SQL = Statements(__name__)
 
@@ -36,21 +38,21 @@ class Reopening:
 
     Args:
         stream: identity of the stream that keeps them.
+        database: its name, as SQL.
         read_steps: reads the steps of a flow.
-        wake: returns the statement that sends the message of a flow that is ready.
-        end: returns the statements that record the ends of calls.
+        record: returns the statements that record the ends of calls.
     """
 
     def __init__(
         self,
         session: Session,
         stream: str,
+        database: Sql,
         read_steps: Callable[[Session, int], list[StepRow]],
-        wake: Callable[[int, bytes], Sql],
         record: Callable[[int, int, Sequence[CallEnd]], Iterable[Sql]],
     ) -> None:
-        self._session, self._stream = session, stream
-        self._read_steps, self._wake, self._record = read_steps, wake, record
+        self._session, self._stream, self._database = session, stream, database
+        self._read_steps, self._record = read_steps, record
         self._former: list[Letter] = []
         self._again: list[Letter] = []
 
@@ -143,11 +145,12 @@ class Reopening:
     def _set_ready(self, flow: int, next_step: int = 0, *, still_fails: bool) -> None:
         owner = new_uid()
         self._reopen(flow, owner, next_step, still_fails=still_fails, state=READY, waits=None)
-        self._session.execute(self._wake(flow, owner))
+        self._session.execute(send_wake(self._database, flow, owner))
 
     def _reopen(self, flow: int, owner: bytes | None = None, next_step: int = 0, **more: Any) -> None:
         args = {"flow_id": flow, "owner": owner or new_uid(), "next_step": next_step}
         self._session.execute(_SQL.reopen, args | more)
+        self._session.execute(send_event(self._database, flow))
 
     def finish(self) -> None:
         """Once it is committed: delete the former dead letters, and run those of the calls again.

@@ -33,6 +33,7 @@ from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
 from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.events import send_event, send_started
 from emsworker.flows.places import Place
 from emsworker.flows.reopening import Reopening
 from emsworker.flows.rows import (
@@ -49,6 +50,7 @@ from emsworker.flows.rows import (
     StepRow,
     StoredError,
 )
+from emsworker.flows.waking import WAKE, send_wake
 
 _SQL = Statements(__name__)
 _ENDS_A_STATEMENT, _BYTES_A_STATEMENT = 500, 1 << 20
@@ -119,7 +121,7 @@ class MysqlFlowStore:
         filled = self._filled(new, topic.id, owner)
         if transaction is None and topic.server is None and self._start_directly(new, topic, owner, filled):
             return True
-        *statements, last = self._starting(new, topic.id, filled)
+        *statements, last = self._starting(new, topic.id, owner, filled)
         ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
@@ -136,7 +138,7 @@ class MysqlFlowStore:
             packet = session.packet()
             packet.begin()
             packet.add(fill(_SQL.insert_flow, {**filled, "ignore": Sql("")}))
-            for statement in self._describing(new, filled):
+            for statement in self._describing(new, owner, filled):
                 packet.add(statement)
             raise_counter(packet, topic.id, partition, 1)
             packet.add(fill(_SQL.send_first_directly, {**filled, "partition": Sql(str(partition))}))
@@ -171,12 +173,12 @@ class MysqlFlowStore:
             foreign.run(transaction, statement)
         return foreign.run(transaction, last)
 
-    def _starting(self, new: NewFlow, topic_id: int, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+    def _starting(self, new: NewFlow, topic_id: int, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
         if new.parent is None:  # a flow that another one calls is kept with that one
             yield self._hold_topic(topic_id)
         yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
-        yield from self._accompanying(new, filled)
+        yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.find_started, filled)
 
     def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
@@ -185,7 +187,7 @@ class MysqlFlowStore:
         yield self._hold_topic(topic_id)
         yield fill(_SQL.lock_burst, filled)
         yield fill(_SQL.insert_waiting, filled)
-        yield from self._accompanying(new, filled)
+        yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.move_start, filled)
         yield fill(_SQL.find_burst, filled)
 
@@ -196,16 +198,17 @@ class MysqlFlowStore:
         """
         return fill(_SQL.hold_topic, {"topic_id": kept_topic_id_text(self._database.name, topic_id)})
 
-    def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
-        """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
+    def _accompanying(self, new: NewFlow, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        """Yield what belongs to a flow that was stored just before: its messages, its attributes and its event."""
         yield fill(_SQL.send_first, filled)
-        yield from self._describing(new, filled)
+        yield from self._describing(new, owner, filled)
 
-    def _describing(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+    def _describing(self, new: NewFlow, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         if new.timeout_s is not None:
             yield fill(_SQL.send_deadline, filled)
         for name, value in new.attributes.items():
             yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+        yield send_started(self._name, new.key, owner)
 
     def _filled(self, new: NewFlow, topic_id: int, owner: bytes) -> dict[str, Sql]:
         values = {
@@ -426,6 +429,8 @@ class MysqlFlowStore:
             }
             args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
+            if flow.has_events:
+                yield send_event(self._name, flow.id)
         if change.state in ENDED:
             yield from self._tell_parent(flow.parent, CallEnd(0, change.value, change.failure or flow.failure))
 
@@ -487,10 +492,15 @@ class MysqlFlowStore:
             return []
         for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
             session.execute(statement)
+        if flow.has_events:
+            session.execute(send_event(self._name, flow.id))
         cancelled = [flow.id]
         for number in cancelled:  # it grows meanwhile
             children = session.rows(_SQL.list_children, {"prefix": f"{number}.%"})
-            cancelled += [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+            below = [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+            for child in below if flow.has_events else ():
+                session.execute(send_event(self._name, child))
+            cancelled += below
         return cancelled
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
@@ -509,7 +519,7 @@ class MysqlFlowStore:
         reopened: list[Reopening] = []
 
         def retry(session: Session) -> bool:
-            flows = Reopening(session, self.stream_id, _steps, partial(send_wake, self._name), self._end_statements)
+            flows = Reopening(session, self.stream_id, self._name, _steps, self._end_statements)
             number = flow.id
             for parent in self._failed_above(session, flow):
                 if step is not None:
@@ -588,7 +598,7 @@ def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], sign
     run(_SQL.lock_flow, signal)
     for number, state in run(_SQL.find_by_key, signal):
         if state not in ENDED:
-            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, WAKE):
                 run(statement, {**signal, "flow_id": number})
         return str(state)
     return None
@@ -638,11 +648,6 @@ def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEn
     owner = new_uid()
     yield fill(_SQL.wake_joined, literals({"flow_id": flow_id, "step": step, "owner": owner}))
     yield send_wake(database, flow_id, owner)
-
-
-def send_wake(database: Sql, flow_id: int, owner: bytes) -> Sql:
-    """Return the statement that sends the message of a flow that was woken just before."""
-    return fill(_SQL.send_wake, {**literals({"flow_id": flow_id, "owner": owner}), "database": database})
 
 
 def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
@@ -696,8 +701,10 @@ def _flow(row: Sequence[Any]) -> FlowRow:
     (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
     times = [None if at is None else utc(at) for at in row[15:20]]
     failure = _failure(kind, text)
+    started_at, changed_at, deadline_at, ended_at, begins_at = times
     return FlowRow(
-        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step), *times
+        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step),
+        *(started_at, changed_at, deadline_at, ended_at, begins_at, bool(row[20])),
     )
 
 

@@ -84,12 +84,14 @@ WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' 
 
 -- name: get_flow
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, NOW(6)
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at,
+  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.id = %(flow_id)s
 
 -- name: get_flow_by_key
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, NOW(6)
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at,
+  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
 
 -- name: list_steps
@@ -188,12 +190,6 @@ WHERE id = %(flow_id)s AND state = 'waiting' AND begins_at IS NULL
 INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
 SELECT topic_id, %(due_at)s, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s
-
--- name: send_wake
--- The message is sent only if the flow was woken just before: the owner is new each time.
-INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
-FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND owner = %(owner)s AND state = 'ready'
 
 -- name: insert_signal
 INSERT INTO %(database)s.ems_flow_signal (flow_id, uid, name, value, sent_at)
