@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.extending.database import Session, Statements, identifier, stream_id
+from emsworker.extending.errors import StoreUnavailable
 from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
 from emsworker.flows.places import Place
@@ -23,6 +24,7 @@ from emsworker.flows.whereabouts import Whereabouts
 _SQL = Statements(__name__)
 _PAGE, _CALLS = 100, 1000
 _START = datetime(1970, 1, 1), 0
+_UNREACHED = StoreUnavailable.__name__  # a worker on another server has not reached this one for all its attempts
 _LOST = StoredError("CallLost", "the call was cancelled, skipped or deleted")
 
 log = logging.getLogger(__name__)
@@ -87,8 +89,8 @@ class WatchFlows:
 
     def _end_or_wake(self, session: Session, flow: OpenFlow, failure: StoredError | None) -> None:
         """Go on with a flow whose message has ended, or is gone; if it is a dead letter, the flow has failed."""
-        if failure is None:
-            self._wake(session, flow, "its message was lost")
+        if failure is None or failure.kind == _UNREACHED:
+            self._wake(session, flow, "its message was lost" if failure is None else failure.text)
             return
         args = {"flow_id": flow.id, "error_type": failure.kind[:190], "error": failure.text}
         if not flow.fails and session.rows(_SQL.has_undo, args):
