@@ -16,10 +16,10 @@ from emsworker.extending.database import Session, Statements, identifier, stream
 from emsworker.extending.errors import StoreUnavailable
 from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
-from emsworker.flows.places import Place
+from emsworker.flows.message_search import MessageSearch
+from emsworker.flows.places import CallPlace
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements, send_wake
-from emsworker.flows.whereabouts import Whereabouts
 
 _SQL = Statements(__name__)
 _PAGE, _CALLS = 100, 1000
@@ -59,30 +59,30 @@ class WatchFlows:
 
     def __init__(self, server: str = MAIN, quiet_s: float = 30.0, pause_s: float = 5.0) -> None:
         self._server, self._quiet_s, self._pause_s = server, quiet_s, pause_s
-        self._whereabouts: Whereabouts | None = None
+        self._search: MessageSearch | None = None
         self._last = dict.fromkeys((READY, RUNNING, WAITING), _START)
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Look at the next page of each state."""
-        if self._whereabouts is None:
-            self._whereabouts = Whereabouts(self._server, settings)
+        if self._search is None:
+            self._search = MessageSearch(self._server, settings)
         for state, (after, after_id) in self._last.items():
             args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": _PAGE}
             rows = session.rows(_SQL.list_quiet, args)
             for row in rows:
-                self._look(session, self._whereabouts, OpenFlow(*row[:-1]))
+                self._look(session, self._search, OpenFlow(*row[:-1]))
             self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == _PAGE else _START
         return self._pause_s
 
-    def _look(self, session: Session, messages: Whereabouts, flow: OpenFlow) -> None:
+    def _look(self, session: Session, search: MessageSearch, flow: OpenFlow) -> None:
         if flow.state in (READY, RUNNING):
-            if not messages.may_be_unfinished(session, flow.topic_id, flow.owner):
-                self._end_or_wake(session, flow, messages.find_dead(session, flow.topic_id, flow.owner))
+            if not search.may_be_unfinished(session, flow.topic_id, flow.owner):
+                self._end_or_wake(session, flow, search.find_dead(session, flow.topic_id, flow.owner))
             return
         args = {"flow_id": flow.id, "quiet_s": self._quiet_s}
         for step, total, topics in session.rows(_SQL.list_pending, args):
             if topics:
-                calls = _Calls(session, messages, flow.id, step, [int(one) for one in topics.split(",")])
+                calls = _Calls(session, search, flow.id, step, [int(one) for one in topics.split(",")])
                 self._tell_lost(session, calls, total)
         if session.rows(_SQL.is_overdue, args):
             self._wake(session, flow, "its time has come")
@@ -145,9 +145,9 @@ class _Calls:
         topic_ids: of the topics to which they were sent.
     """
 
-    def __init__(self, session: Session, messages: Whereabouts, flow: int, step: int, topic_ids: Sequence[int]) -> None:
+    def __init__(self, session: Session, search: MessageSearch, flow: int, step: int, topic_ids: Sequence[int]) -> None:
         self.flow, self.step = flow, step
-        self._session, self._messages, self._topic_ids = session, messages, topic_ids
+        self._session, self._search, self._topic_ids = session, search, topic_ids
 
     def told(self) -> set[int]:
         """Return the numbers of those that have ended by now."""
@@ -159,16 +159,16 @@ class _Calls:
         told, stream = self.told(), stream_id(self._session)
         waiting = (number for number in range(total) if number not in told)
         for number, _ in zip(waiting, range(_CALLS), strict=False):
-            place = Place(stream, self.flow, self.step, number)
+            place = CallPlace(stream, self.flow, self.step, number)
             if self._may_end(place.uid) or self._may_end(place.end_uid) or self._dead(place.end_uid) is not None:
                 return  # mostly all of those behind it wait too; a dead letter that tells of an end can be requeued
             yield CallEnd(number, None, self._dead(place.uid) or _LOST)
 
     def _may_end(self, uid: bytes) -> bool:
-        return any(self._messages.may_be_unfinished(self._session, one, uid) for one in self._topic_ids)
+        return any(self._search.may_be_unfinished(self._session, one, uid) for one in self._topic_ids)
 
     def _dead(self, uid: bytes) -> StoredError | None:
-        found = (self._messages.find_dead(self._session, one, uid) for one in self._topic_ids)
+        found = (self._search.find_dead(self._session, one, uid) for one in self._topic_ids)
         return next(filter(None, found), None)
 
 

@@ -20,7 +20,7 @@ from emsworker.beat.forwarder import forwarders
 from emsworker.core.errors import WrongArguments
 from emsworker.core.ids import uid_text
 from emsworker.flows import FlowFailed, FlowHandle
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.watching import WatchFlows
 from emsworker.local import LocalDatabase
 from tests.flows import far
@@ -184,12 +184,10 @@ def test_flows_go_on_where_their_topic_has_moved(two: Two) -> None:
 def test_a_server_is_needed_until_its_flows_have_ended(two: Two) -> None:
     handle = far.elsewhere.start()
     with closing(Ems("retiring", url=two.several.url, servers=f"east={two.several.urls['east']}")) as app:
-        left = Retirement(app, "east").run(timeout_s=20)
         line = "flows have not ended: tests.flows.far.elsewhere (1); let them, or cancel them with `ems flows cancel`"
-        assert left.topics == {} and line in left.needed
+        assert line in Retirement(app, "east").look().needed
         two.worker()
         assert two.ended(handle) is None
-        assert two.rows("main", "SELECT COUNT(*) FROM ems_flow") == [(0,)], "it was run where it is kept"
         assert line not in Retirement(app, "east").look().needed
 
 
@@ -228,7 +226,7 @@ def test_a_call_is_lost_only_when_no_server_has_it(two: Two) -> None:
     two.watch()
     assert handle.state == "waiting" and two.rows("main", _ENDS) == [(0, 0)]
     ((flow,),) = two.rows("main", "SELECT id FROM ems_flow")
-    assert two.app.cancel(uid_text(Place(two.app.servers["main"].stream_id, flow, 1, 0).uid), "east.nobody")
+    assert two.app.cancel(uid_text(CallPlace(two.app.servers["main"].stream_id, flow, 1, 0).uid), "east.nobody")
     until(lambda: (two.watch(), handle.ready)[1], 30, f"it is told; log:\n{two.logs()}")
     assert two.ended(handle) == "CallLost"
 

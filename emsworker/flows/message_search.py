@@ -1,4 +1,4 @@
-"""Looks for messages of flows on all servers: a topic may be kept by another one than the flow, and may move."""
+"""The search for messages of flows on all servers: a topic may be kept by another one than the flow, and may move."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SQL = Statements(__name__)
 _ANSWER_S, _AWAY_S = 3.0, 30.0
 
 
-class Whereabouts:
-    """The messages of a server, and of those to which they may have gone.
+class MessageSearch:
+    """Finds messages of a server there, and on those to which they may have gone.
 
     Args:
         server: its name.
@@ -45,8 +45,8 @@ class Whereabouts:
             return True
         try:
             # Twice: it may have moved on from a server that is asked late to one that was asked before.
-            looks = (one for _ in range(2) for one in self._ask_others(session, topic_id, partial(_is_unfinished, uid)))
-            return any(looks)
+            ask = partial(self._ask_others, session, topic_id, partial(_is_unfinished, uid))
+            return any(ask()) or any(ask())
         except StoreUnavailable:
             self._away_until = ticks() + _AWAY_S
             return True
