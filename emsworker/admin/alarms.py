@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
-from emsworker.core.alarms import Alarm, Metric, Rule, Silence
+from emsworker.core.alarms import Alarm, ExtensionMetric, Rule, Silence, find_metric, metric_names
 from emsworker.core.errors import AlreadyExists, ConfigError, Problem, UnknownAlarm
 from emsworker.core.options import at_most, raise_problems, refuse_unknown, seconds, text
 from emsworker.store.cluster import alarms as store
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import check_extension
 from emsworker.store.engine.session import Session
 
 _MAX_REASON = 500
@@ -51,11 +53,14 @@ class Alarms:
         Raises:
             AlreadyExists: there is a rule of that name.
             ConfigError: naming everything that is wrong.
+            SchemaMissing: the database has no tables of the extension that measures it.
         """
-        if on not in list(Metric):
-            raise ConfigError([Problem("on", repr(on), f"must be one of {', '.join(Metric)}")])
+        if on not in metric_names():
+            raise ConfigError([Problem("on", repr(on), f"must be one of {', '.join(metric_names())}")])
         refuse_unknown("alarms.create()", settings, {one.name for one in fields(Rule)} - {"name", "metric"})
-        rule = Rule(name, Metric(on), **settings)
+        rule = Rule(name, metric := find_metric(on), **settings)
+        if isinstance(metric, ExtensionMetric) and metric.extension is not None:
+            self._database.call(partial(check_extension, extension=metric.extension))
         if not self._database.call(lambda session: store.add_rule(session, rule, replace=replace)):
             raise AlreadyExists(f"there is an alarm {name!r} already; replace it, or give this one another name")
         return rule

@@ -25,6 +25,7 @@ from emsworker.extending.console import (
     stream_options,
     yes_option,
 )
+from emsworker.extending.declaration import measures
 
 if TYPE_CHECKING:
     from emsworker.extending.administration import Watched
@@ -92,13 +93,25 @@ def list_(limit: int, as_json: bool) -> None:
 
 def _read_above(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Read a threshold in the unit of the metric of ``--on``."""
-    from emsworker.extending.values import Metric
+    from emsworker.extending.values import find_metric
 
-    metric = Metric(ctx.params["on"])
+    metric = find_metric(ctx.params["on"])
     try:
         return float(metric.threshold.read(value))
     except ValueError as error:
         raise click.BadParameter(f"{metric} above {value!r}: {error}.") from None
+
+
+def _measured_by_extensions() -> dict[str, str]:
+    """Return what extensions measure, each with its line of help."""
+    return {name: measure.help for _, name, measure in measures()}
+
+
+def _about_measures(command: click.Command) -> click.Command:
+    """Add what extensions measure to the help of a command."""
+    lines = [f"{name:<12} {help}" for name, help in _measured_by_extensions().items()]
+    command.help = (command.help or "").replace("MEASURES", "\n".join(lines))
+    return command
 
 
 def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -> None:
@@ -117,6 +130,7 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
         click.echo(f"Warning: there is no group {group!r}{of} yet; `ems groups list` shows those that exist.", err=True)
 
 
+@_about_measures
 @alarms.command()
 @click.argument("name")
 @click.option(
@@ -124,7 +138,10 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
     required=True,
     is_eager=True,  # --above is read in its unit
     type=click.Choice(
-        ["lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused", "locked", "disk_full"]
+        [
+            *("lag", "oldest", "retries", "dead", "no_consumer", "stuck", "error_rate", "refused", "locked"),
+            *("disk_full", *_measured_by_extensions()),
+        ]
     ),
     help="What is measured of each group; of the whole stream: refused, a count of rows; locked, disk_full, a time.",
 )
@@ -151,7 +168,11 @@ def _warn_of_unknown(stream: OpenStream, topic: str | None, group: str | None) -
     "--least", type=int, metavar="N", help="error_rate: the fewest attempts in the period that make a rate; 10."
 )
 @click.option("--topic", shell_complete=complete_topics, help="Only groups of this topic.")
-@click.option("--group", shell_complete=complete_groups, help="Only groups of this name.")
+@click.option(
+    "--group",
+    shell_complete=complete_groups,
+    help="Only groups of this name; of what an extension measures: only what has this name.",
+)
 @click.option("--webhook", metavar="URL", help="POST the alarm there, as JSON.")
 @click.option("--slack", metavar="URL", help="POST a line there: an incoming webhook of Slack, or one like it.")
 @click.option("--alertmanager", metavar="URL", help="Send it to this Alertmanager, like http://alertmanager:9093.")
@@ -176,13 +197,14 @@ def create(name: str, on: str, replace: bool, as_json: bool, **settings: Any) ->
     no_consumer  messages that wait while no client works for the group
     stuck        seconds for which a claim has made no progress
     error_rate   share of the attempts within --within that failed
+    MEASURES
 
     A command is run by the leading beat, without a shell, and only if the setting alarm_commands
     (EMS_ALARM_COMMANDS) of that machine names its program.
     """  # noqa: D301 - click wants the character itself
     stream = open_stream()
     rule = stream.admin().alarms.create(name, on=on, replace=replace, **changes_of(settings))
-    _warn_of_unknown(stream, rule.topic, rule.group)
+    _warn_of_unknown(stream, rule.topic, None if on in _measured_by_extensions() else rule.group)
     print_record(_about(rule), as_json)
 
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from emsworker.extending.values import Alarm, Metric, Rule, format_duration, uid_text
+from emsworker.extending.values import Alarm, AnyMetric, Metric, Rule, format_duration, uid_text
 
 GONE = "the group is gone"
 """Reason for which an alarm of a deleted group is resolved."""
@@ -148,7 +148,7 @@ def _sentence(rule: Rule, alarm: Alarm) -> str:
     return f"{rule.metric.value} of {alarm.where} is {value} (alarm above {above})"
 
 
-def _shown(metric: Metric, value: float) -> str:
+def _shown(metric: AnyMetric, value: float) -> str:
     if metric is Metric.ERROR_RATE:
         return f"{value:.1%}"
     return format_duration(value) if metric.is_duration else f"{value:,.0f}"

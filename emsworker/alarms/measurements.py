@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.alarms.machine import Attempts
-from emsworker.extending.database import Session, Statements
+from emsworker.extending.database import Session, Statements, check_extension
+from emsworker.extending.declaration import load
+from emsworker.extending.errors import SchemaMissing
 from emsworker.extending.stream import count_refused
-from emsworker.extending.values import STREAM, Metric, Rule
+from emsworker.extending.values import STREAM, ExtensionMetric, Metric, Rule
 
 _SQL = Statements(__name__)
 
@@ -37,14 +39,18 @@ def measure(
 ) -> dict[str, Values]:
     """Return each rule's value for each group that it covers, or for the stream; read only what the rules need.
 
+    A rule is left out if the extension that measures it, or its tables, are not here.
+
     Args:
         now: the server's time.
         since: the time of the previous measurement, from which on attempts are counted; ``None`` for the first.
         locked_s: the seconds for which a lock has held up others, as the beat has seen it.
     """
     groups = _read_groups(session, any(rule.metric is Metric.OLDEST for rule in rules))
-    found: dict[str, Values] = {}
+    found = _measure_by_extensions(session, [rule for rule in rules if isinstance(rule.metric, ExtensionMetric)])
     for rule in rules:
+        if isinstance(rule.metric, ExtensionMetric):
+            continue
         if rule.metric is Metric.LOCKED:
             found[rule.name] = {STREAM: locked_s}
             continue
@@ -56,6 +62,20 @@ def measure(
         covered = [group for group in groups if rule.covers(group.topic, group.name)]
         values = {(group.topic, group.name): _value(session, rule, group, now, since or now) for group in covered}
         found[rule.name] = values
+    return found
+
+
+def _measure_by_extensions(session: Session, rules: Sequence[Rule]) -> dict[str, Values]:
+    found: dict[str, Values] = {}
+    for metric in {rule.metric.value: rule.metric for rule in rules}.values():
+        assert isinstance(metric, ExtensionMetric)
+        if metric.extension is None or metric.measure is None:
+            continue
+        try:
+            check_extension(session, metric.extension)
+        except SchemaMissing:
+            continue
+        found |= load(metric.measure.target)(session, [rule for rule in rules if rule.metric == metric])
     return found
 
 
@@ -78,7 +98,7 @@ def _value(session: Session, rule: Rule, group: _Group, now: datetime, since: da
             span = {"group_id": group.id, "since": since.replace(tzinfo=None), "until": now.replace(tzinfo=None)}
             failed, retried = session.rows(_SQL.count_attempts, span)[0]
             return Attempts(now.timestamp(), group.position, int(failed), int(retried))
-        case Metric.REFUSED | Metric.LOCKED | Metric.DISK_FULL:
+        case _:
             raise AssertionError("it is no group's")
 
 

@@ -23,7 +23,7 @@ from emsworker.extending.errors import DiskFull, EmsError
 from emsworker.extending.processes import ticks
 from emsworker.extending.settings import Settings, redact
 from emsworker.extending.stream import alarms
-from emsworker.extending.values import Alarm, Metric, Rule
+from emsworker.extending.values import Alarm, ExtensionMetric, Metric, Rule
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class WatchAlarms:
             disk = {rule.name for rule in rules if rule.metric is Metric.DISK_FULL}
             self._unwritten = {key: alarm for key, alarm in self._unwritten.items() if key[0] in disk}
         known = self._unwritten | known
-        for rule in rules:
+        for rule in (one for one in rules if one.name in values):  # alarms of what is not measured stay as they are
             gone = {place for name, place in known if name == rule.name} - set(values[rule.name])
             for place, measured in [*values[rule.name].items(), *((place, 0.0) for place in gone)]:
                 history = self._histories[rule.name, place] = before.get((rule.name, place), [])
@@ -94,7 +94,7 @@ class WatchAlarms:
                 silenced = any(silence.covers(rule.name, *place) for silence in silences)
                 for step, alarm in advance(rule, current, place, value, now, silenced=silenced):
                     told_at = current.told_at if current is not None else None
-                    why = GONE if place in gone else ""
+                    why = GONE if place in gone and not isinstance(rule.metric, ExtensionMetric) else ""
                     try:
                         if (rule.name, place) in self._unwritten:
                             notification = self._change_unwritten(rule, step, alarm, now, settings)

@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from emsworker.core.durations import LONGEST_S, parse_duration
 from emsworker.core.errors import Problem
+from emsworker.core.extension import Extension, Measure, measures
 from emsworker.core.ids import check_name
 from emsworker.core.options import Check, at_most, is_number, option, problems_in, raise_problems, seconds, text, whole
 
@@ -63,6 +64,55 @@ class Metric(StrEnum):
     def of_stream(self) -> bool:
         """True if it is measured once for the whole stream, at :data:`STREAM`, and not for each group."""
         return self in (Metric.REFUSED, Metric.LOCKED, Metric.DISK_FULL)
+
+    @property
+    def of_groups(self) -> bool:
+        """True if it is measured for each group."""
+        return not self.of_stream
+
+
+@dataclass(frozen=True)
+class ExtensionMetric:
+    """Quantity that an extension measures, for whatever it names.
+
+    Args:
+        value: its name.
+        extension, measure: those that measure it; ``None`` if they are not installed here.
+    """
+
+    value: str
+    extension: Extension | None = None
+    measure: Measure | None = None
+    is_counted = of_stream = of_groups = False
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_duration(self) -> bool:
+        """True if the value is in seconds."""
+        return self.measure is None or self.measure.is_duration
+
+    @property
+    def threshold(self) -> Check:
+        """Check for the values that a rule compares this quantity with; its ``read`` makes one of text."""
+        return Check(_check_span, parse_duration, "seconds") if self.is_duration else _count(10**18)
+
+
+AnyMetric = Metric | ExtensionMetric
+
+
+def metric_names() -> list[str]:
+    """Return the names of all that can be measured here."""
+    return [*Metric, *(name for _, name, _ in measures())]
+
+
+def find_metric(name: str) -> AnyMetric:
+    """Return what a rule measures; one of an extension that is not installed here is measured by nobody."""
+    if name in list(Metric):
+        return Metric(name)
+    found = ((extension, measure) for extension, known, measure in measures() if known == name)
+    return ExtensionMetric(name, *next(found, ()))
 
 
 def _check_span(value: Any) -> None:
@@ -131,7 +181,7 @@ class Rule:
             letters within ``within_s``; ``no_consumer``: messages that wait while the group has no client; ``stuck``:
             seconds for which a claim has made no progress; ``error_rate``: share of attempts that failed;
             ``refused``: rows of ``ems_publish`` that are refused, in the whole stream; ``disk_full``: seconds for which
-            the server has had no room to write.
+            the server has had no room to write. Extensions measure more.
         above: the threshold; a value above it is a breach.
         for_s: seconds for which the breach must last without interruption.
         within_s: the period of ``dead`` and ``error_rate``, in seconds.
@@ -148,7 +198,7 @@ class Rule:
     """
 
     name: str
-    metric: Metric
+    metric: AnyMetric
     above: float = 0.0
     for_s: float = option(0.0, seconds())
     within_s: float = option(300.0, seconds())

@@ -45,6 +45,23 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A quantity that an extension measures for the rules of alarms.
+
+    Args:
+        target: a function of a session and rules that returns, for each rule by its name, the values by topic and name
+            of what is measured, as ``module:name``; see :mod:`emsworker.alarms.measurements`. It is called on streams
+            that have the extension's tables. A rule's ``group`` chooses by that name.
+        help: a line of ``ems alarms create --help``.
+        is_duration: the value is in seconds; otherwise it is a count.
+    """
+
+    target: str
+    help: str
+    is_duration: bool = True
+
+
+@dataclass(frozen=True)
 class DefaultStream:
     """The stream that is used where no address is given.
 
@@ -78,6 +95,7 @@ class Extension:
         metrics: a function without arguments that returns functions of a session, which yield metric families of
             prometheus_client for those of the stream, as ``module:name``; see
             :mod:`emsworker.monitoring.metrics`.
+        measures: what rules of alarms can measure, by the name that ``ems alarms create --on`` takes.
         needs_server: a function of a session, as ``module:name``, that yields lines about what the extension still
             needs the server for; ``ems servers retire`` prints them, and the server is not retired before.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
@@ -101,6 +119,7 @@ class Extension:
     pages: str | None = None
     checks: str | None = None
     metrics: str | None = None
+    measures: Mapping[str, Measure] = field(default_factory=lambda: _NOTHING)
     needs_server: str | None = None
     default_stream: str | None = None
     follow: str | None = None
@@ -204,6 +223,12 @@ def task_maker(name: str) -> Callable[..., Any] | None:
             found: Callable[..., Any] = load(one.tasks[kind])
             return found
     return None
+
+
+def measures() -> Iterator[tuple[Extension, str, Measure]]:
+    """Yield what the extensions measure for alarms, by name."""
+    for one in extensions().values():
+        yield from ((one, name, measure) for name, measure in one.measures.items())
 
 
 def default_stream() -> DefaultStream | None:

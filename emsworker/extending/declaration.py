@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from emsworker.core.extension import Command as Command
     from emsworker.core.extension import DefaultStream as DefaultStream
     from emsworker.core.extension import Extension as Extension
+    from emsworker.core.extension import Measure as Measure
     from emsworker.core.extension import extensions as extensions
+    from emsworker.core.extension import load as load
+    from emsworker.core.extension import measures as measures
     from emsworker.core.extension import parts as parts
     from emsworker.core.extras import hint_if_missing as hint_if_missing
     from emsworker.core.extras import require as require
@@ -26,7 +29,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.beat.expiry": "pause_s",
             "emsworker.beat.locks": "WatchLocks",
             "emsworker.beat.services": "LedStream Service",
-            "emsworker.core.extension": "Command DefaultStream Extension extensions parts",
+            "emsworker.core.extension": "Command DefaultStream Extension Measure extensions load measures parts",
             "emsworker.core.extras": "hint_if_missing require",
             "emsworker.store.engine.rights": "read_grid",
         },

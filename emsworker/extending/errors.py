@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Retry as Retry
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import SoftTimeLimitExceeded as SoftTimeLimitExceeded
+    from emsworker.core.errors import StatementRefused as StatementRefused
     from emsworker.core.errors import StoreError as StoreError
     from emsworker.core.errors import StoreUnavailable as StoreUnavailable
     from emsworker.core.errors import TlsError as TlsError
@@ -59,10 +60,10 @@ else:  # a name that is not above is an error of types, too
             "ConnectionLost DecodeError DeliveryFailed DiskFull Duplicate EmsError "
             "EncodeError ExtraMissing FenceLost Ignore InvalidName LeaseLost "
             "MessageTooLarge NotInHand Problem PublishTimeout REFUSED Reject "
-            "ResultTimeout Retry SchemaMissing SoftTimeLimitExceeded StoreError "
-            "StoreUnavailable TlsError TopicDeleted TopicMoved TopicRuleError "
-            "TransactionRolledBack UnknownAlarm UnknownGroup UnknownMessage "
-            "UnknownTask UnknownTopic WrongArguments error_line is_known repr_of "
-            "text_of",
+            "ResultTimeout Retry SchemaMissing SoftTimeLimitExceeded "
+            "StatementRefused StoreError StoreUnavailable TlsError TopicDeleted "
+            "TopicMoved TopicRuleError TransactionRolledBack UnknownAlarm "
+            "UnknownGroup UnknownMessage UnknownTask UnknownTopic WrongArguments "
+            "error_line is_known repr_of text_of",
         },
     )

@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from emsworker.core.alarms import STREAM as STREAM
     from emsworker.core.alarms import TARGETS as TARGETS
     from emsworker.core.alarms import Alarm as Alarm
+    from emsworker.core.alarms import AnyMetric as AnyMetric
+    from emsworker.core.alarms import ExtensionMetric as ExtensionMetric
     from emsworker.core.alarms import Metric as Metric
     from emsworker.core.alarms import Rule as Rule
     from emsworker.core.alarms import Silence as Silence
+    from emsworker.core.alarms import find_metric as find_metric
     from emsworker.core.alarms import parse_share as parse_share
     from emsworker.core.batches import in_batches as in_batches
     from emsworker.core.budget import Budget as Budget
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from emsworker.core.offsets import OffsetRange as OffsetRange
     from emsworker.core.partitioner import MAX_PARTITIONS as MAX_PARTITIONS
     from emsworker.core.partitioner import level_of as level_of
+    from emsworker.core.partitioner import partition_of as partition_of
     from emsworker.core.preview import PreviewDecoder as PreviewDecoder
     from emsworker.core.priority import level_below as level_below
     from emsworker.core.priority import level_for as level_for
@@ -84,7 +88,8 @@ else:  # a name that is not above is an error of types, too
         __name__,
         {
             "emsworker.core": "errors",
-            "emsworker.core.alarms": "Alarm Metric Rule STREAM Silence TARGETS parse_share",
+            "emsworker.core.alarms": "Alarm AnyMetric ExtensionMetric Metric Rule STREAM Silence TARGETS "
+            "find_metric parse_share",
             "emsworker.core.batches": "in_batches",
             "emsworker.core.budget": "Budget count_marks",
             "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
@@ -99,7 +104,7 @@ else:  # a name that is not above is an error of types, too
             "PRIORITY_HEADER Receipt SLOT_HEADER TASK_HEADER Topic TopicKind "
             "UNLIMITED_S priority_header priority_of",
             "emsworker.core.offsets": "OffsetRange",
-            "emsworker.core.partitioner": "MAX_PARTITIONS level_of",
+            "emsworker.core.partitioner": "MAX_PARTITIONS level_of partition_of",
             "emsworker.core.preview": "PreviewDecoder",
             "emsworker.core.priority": "level_below level_for levels_of",
             "emsworker.core.selection.filters": "EVERYTHING Filter",

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from emsworker.extending.administration import Finding, Severity
-from emsworker.extending.database import Session, server_now
+from emsworker.extending.database import Session, Statements, server_now
 from emsworker.extending.settings import Settings
-from emsworker.extending.values import counted, format_duration
+from emsworker.extending.values import Rule, counted, format_duration
 from emsworker.flows.operating import OPEN, FlowCount, FlowFilter, count_flows
 from emsworker.flows.rows import FAILED, READY, WAITING
 
 T = TypeVar("T")
+_SQL = Statements(__name__)
 _MOST = 100_000
 _LATE_S = 300.0
 _ASKED = FlowFilter(states=(*OPEN, FAILED))
@@ -76,6 +77,12 @@ def count_for_metrics(session: Session) -> Iterator[Any]:
         oldest,
     )
     yield _family("ems_flows_waiting", "Flows that wait, by what they wait for", "reason", reasons)
+
+
+def measure_age(session: Session, rules: Sequence[Rule]) -> dict[str, dict[tuple[str, str], float]]:
+    """Return the age of the oldest flow of each function that has not ended, for each rule of alarms."""
+    ages = {(topic, name): float(age_s) for topic, name, age_s in session.rows(_SQL.list_ages, {"limit": _MOST})}
+    return {rule.name: {place: age_s for place, age_s in ages.items() if rule.covers(*place)} for rule in rules}
 
 
 def _family(name: str, text: str, label: str, values: Mapping[tuple[str, str], float]) -> Any:

@@ -1,6 +1,6 @@
 """The declaration."""
 
-from emsworker.extending.declaration import Command, Extension
+from emsworker.extending.declaration import Command, Extension, Measure
 
 EXTENSION = Extension(
     "flows",
@@ -13,6 +13,12 @@ EXTENSION = Extension(
     pages="emsworker.flows.pages:pages",
     checks="emsworker.flows.counts:checks",
     metrics="emsworker.flows.counts:metrics",
+    measures={
+        "flow_age": Measure(
+            "emsworker.flows.counts:measure_age",
+            "age of the oldest flow of a function that has not ended; --group names the function",
+        )
+    },
     needs_server="emsworker.flows.counts:name_open",
     follow="emsworker.flows.following:follow",
     follow_in_memory="emsworker.flows.memory:follow",

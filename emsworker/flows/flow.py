@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from emsworker.extending.apps import Signature
 from emsworker.extending.errors import WrongArguments
 from emsworker.extending.publishing import Transaction
+from emsworker.flows import branches
 from emsworker.flows.canvas import Canvas, task_of
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
@@ -133,7 +134,8 @@ class Flow(_Face):
 class AsyncFlow(_Face):
     """The flow of an ``async def`` function: the same words, to be awaited, side by side too.
 
-    Await nothing else between steps: while everything waits for calls, signals or times, the function is left.
+    Each coroutine that runs beside others is a branch of its own, in which its steps have their places. Await nothing
+    else between steps: while everything waits for calls, signals or times, the function is left.
     """
 
     def __init__(self, run: FlowRun, attempt: int, slot: str | None, idle: asyncio.Event) -> None:
@@ -156,6 +158,7 @@ class AsyncFlow(_Face):
         call: Callable[[], Any] = partial(function, *args, **kwargs)
         if not iscoroutinefunction(getattr(function, "function", function)):
             return await self._do(lambda: self._run.step(name, call))
+        branches.enter()
         row = self._run.find("step", name)
         if row is not None:
             return outcome_of(row)
@@ -216,6 +219,7 @@ class AsyncFlow(_Face):
 
     async def _do(self, work: Callable[[], Any]) -> Any:
         """Do what blocks in a thread, one thing at a time, in the order in which it was asked for."""
+        branches.enter()  # the thread has it from this coroutine's context
         self._active += 1
         try:
             return await self._locked(work)
@@ -257,6 +261,16 @@ class AsyncFlow(_Face):
         signals = [name for _, _, some in self.waits for name in some]
         self._run.history.check_all_asked()
         self._run.suspend(", ".join(dict.fromkeys(waits for waits, _, _ in self.waits)), steps=steps, signals=signals)
+
+    def patched(self, name: str) -> bool:
+        """Return whether the branch came here for the first time with this code; see :meth:`Flow.patched`."""
+        branches.enter()
+        return super().patched(name)
+
+    def undo(self, signature: Call[Any]) -> None:
+        """Have a call made if the flow fails later; see :meth:`Flow.undo`."""
+        branches.enter()
+        super().undo(signature)
 
 
 def _checked(part: Any) -> Signature[Any]:

@@ -1,6 +1,7 @@
 """The history of a flow: which steps were recorded, and which of them the present run has asked for.
 
-A step is known by its kind, its name and its place among those of that name. It is pure: no thread, no connection.
+A step is known by its kind, its name and its place among those of that name in its branch. It is pure: no thread, no
+connection.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from emsworker.flows.branches import is_within
 from emsworker.flows.errors import FlowChanged
 from emsworker.flows.rows import StepRow
 
@@ -23,30 +25,29 @@ class FlowHistory:
     """
 
     def __init__(self, steps: Sequence[StepRow], next_number: int, *, in_order: bool) -> None:
-        self._rows: dict[tuple[str, int], StepRow] = {}
+        self._rows: dict[tuple[str, str, int], StepRow] = {}
         self._in_order = in_order
-        self._asked: Counter[str] = Counter()
+        self._asked: Counter[tuple[str, str]] = Counter()
         self._next_number = max([next_number, *(row.number + 1 for row in steps)])
-        seen: Counter[str] = Counter()
+        seen: Counter[tuple[str, str]] = Counter()
         for row in steps:
-            self._rows[row.name, seen[row.name]] = row
-            seen[row.name] += 1
+            self._rows[row.branch, row.name, seen[row.branch, row.name]] = row
+            seen[row.branch, row.name] += 1
         self._unasked = dict.fromkeys(self._rows)
 
-    @property
-    def is_replayed(self) -> bool:
-        """True once every recorded step was asked for: what the flow does now, it does for the first time."""
-        return not self._unasked
+    def is_replayed(self, branch: str = "") -> bool:
+        """Return whether a branch has asked for all that was recorded in it and below it: what it does now is new."""
+        return not any(is_within(path, branch) for path, _, _ in self._unasked)
 
-    def find(self, kind: str, name: str) -> StepRow | None:
+    def find(self, kind: str, name: str, branch: str = "") -> StepRow | None:
         """Return the recorded step that the flow asks for, or ``None`` if it is new.
 
         Raises:
             FlowChanged: another one was recorded in its place.
         """
-        place = name, self._asked[name]
+        place = branch, name, self._asked[branch, name]
         row = self._rows.get(place)
-        self._asked[name] += 1
+        self._asked[branch, name] += 1
         if row is None:
             if self._in_order and self._unasked:
                 raise self._changed(kind, name)
@@ -56,15 +57,15 @@ class FlowHistory:
         del self._unasked[place]
         return row
 
-    def knows(self, kind: str, name: str) -> bool:
+    def knows(self, kind: str, name: str, branch: str = "") -> bool:
         """Return whether the step that the flow may ask for next was recorded; nothing is asked for."""
-        place = name, self._asked[name]
+        place = branch, name, self._asked[branch, name]
         row = self._rows.get(place)
         return row is not None and row.kind == kind and (not self._in_order or next(iter(self._unasked)) == place)
 
     def add(self, row: StepRow) -> None:
         """Record a new step, which has been asked for."""
-        self._rows[row.name, self._asked[row.name] - 1] = row
+        self._rows[row.branch, row.name, self._asked[row.branch, row.name] - 1] = row
 
     def rows(self) -> list[StepRow]:
         """Return all steps, the new ones too."""

@@ -75,7 +75,7 @@ class MemoryFlowStore:
         """Return a transaction of the app."""
         return app.transaction()
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and send the message that begins it, unless one with its id is there; return if it is new."""
         number = self._keys.get(new.key)
         if number is not None:

@@ -41,14 +41,11 @@ class MessageSearch:
         """Return whether a message waits or runs anywhere, or may do so on a server that is away."""
         if is_unfinished(session, topic_id, uid):
             return True
-        if ticks() < self._away_until:
-            return True
         try:
             # Twice: it may have moved on from a server that is asked late to one that was asked before.
             ask = partial(self._ask_others, session, topic_id, partial(_is_unfinished, uid))
             return any(ask()) or any(ask())
         except StoreUnavailable:
-            self._away_until = ticks() + _AWAY_S
             return True
 
     def find_dead(self, session: Session, topic_id: int, uid: bytes) -> StoredError | None:
@@ -66,9 +63,19 @@ class MessageSearch:
         rows = session.rows(_SQL.find_elsewhere, {"topic_id": topic_id}) if self._others else ()
         for (name,) in rows:
             for database in self._others.values():
-                topic = database.call(partial(get_topic, name=name))
+                topic = self._call(database, partial(get_topic, name=name))
                 if topic is not None:
-                    yield database.call(_at(look, topic.id))
+                    yield self._call(database, _at(look, topic.id))
+
+    def _call(self, database: Database, work: Callable[[Session], T]) -> T:
+        """Ask another server; while one is away none is asked, as each question takes seconds of the beat's then."""
+        if ticks() < self._away_until:
+            raise StoreUnavailable("a server was away just before")
+        try:
+            return database.call(work)
+        except StoreUnavailable:
+            self._away_until = ticks() + _AWAY_S
+            raise
 
 
 def _at(look: Callable[[Session, int], T], topic_id: int) -> Callable[[Session], T]:

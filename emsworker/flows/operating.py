@@ -305,9 +305,14 @@ class Flows:
 
     def values(self, key: str, after: int = 0, limit: int = _FEW) -> list[tuple[int, bytes, datetime]]:
         """Return what a flow has emitted after a number."""
-        args = {"flow_id": self.find(key).number, "after": after, "limit": limit}
+        return self.follow(key, after, limit)[1]
+
+    def follow(self, key: str, after: int, limit: int = _FEW) -> tuple[FlowEntry, list[tuple[int, bytes, datetime]]]:
+        """Return a flow, and what it has emitted after a number; all of that if the flow has ended, up to the limit."""
+        flow = self.find(key)  # first: what it emits until its end is there when that is seen
+        args = {"flow_id": flow.number, "after": after, "limit": limit}
         rows = self._database.call(lambda session: session.rows(_STORE.list_values, args))
-        return [(number, value, utc(at)) for number, value, at in rows]
+        return flow, [(number, value, utc(at)) for number, value, at in rows]
 
     # -- changing ------------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,15 @@ from emsworker.extending.values import counted, in_utc, parse_time
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.graph import draw, seconds_of
 from emsworker.flows.operating import STATES, FlowFilter, Flows, change_all, count_flow, count_given, read_states
+from emsworker.flows.rows import ENDED
 from emsworker.web.actions import Change
-from emsworker.web.page import MOST_COUNTED, View, Visit
+from emsworker.web.events import Events, EventStream
+from emsworker.web.page import MOST_COUNTED, View, Visit, read_number
 
 _PAGE, _LONGEST = 50, 5
 _FILTER = ("state", "name", "waits", "error", "attribute", "since", "until")
 _COUNTS_S = 3.0
+_END = ".end"
 _WORDS = {"cancel": ("ready", "running", "waiting"), "retry": ("failed",)}
 
 
@@ -95,6 +98,33 @@ def _show(visit: Visit) -> Response:
         shown=lambda raw: _shown(visit, found.flow.topic or "", raw),
         can=_acts(found.flow.state),
     )
+
+
+def _stream_values(visit: Visit) -> Response:
+    """Stream what a flow emits as server-sent events, from the one on that the browser had last, and then its state."""
+    key, flows = visit.place("id"), Flows(visit.shared.database)
+    flows.check()
+    last = visit.request.headers.get("last-event-id") or visit.asked("after") or "0"
+    if last.endswith(_END):
+        return Response(status_code=204)  # by which a browser stops to come again
+    after = read_number("last-event-id", last) or 0
+    flows.find(key)
+
+    def read() -> Events:
+        nonlocal after
+        flow, rows = flows.follow(key, after)
+        texts = [_event(number, visit.shared.redacted(flow.topic or "", json.loads(raw))) for number, raw, _ in rows]
+        after = rows[-1][0] if rows else after
+        is_last = flow.state in ENDED and not rows
+        if is_last:
+            texts.append(f"event: end\nid: {after}{_END}\ndata: {json.dumps({'state': flow.state})}\n\n")
+        return Events("".join(texts).encode(), is_last)
+
+    return EventStream(read)
+
+
+def _event(number: int, value: Any) -> str:
+    return f"id: {number}\ndata: {json.dumps(value)}\n\n"
 
 
 def _acts(state: str) -> Sequence[str]:
@@ -214,6 +244,7 @@ def pages() -> Sequence[View]:
         View("/flows", _told(_list), title="Flows"),
         View("/flows/all/{what}", _told(_ask_all), "operator", changes=True),
         View("/flows/one/{id:path}", _told(_show), decodes=True),
+        View("/flows/values/{id:path}", _told(_stream_values), "reader", decodes=True),
         *(
             View(path, _action(change), "operator", "POST", changes=True)
             for path, change in (

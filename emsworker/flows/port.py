@@ -70,7 +70,7 @@ class FlowStore(Protocol):
         """Record the end of a call, once."""
         ...
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow, unless one with its id is there."""
         ...
 

@@ -78,6 +78,7 @@ class StepRow:
         due_at: until when it waits, of a sleep or of a signal with a timeout.
         topics: numbers of the topics to which its calls were sent, with commas between.
         took_s: seconds that a new step has run.
+        branch: path of the branch that has asked for it; see :mod:`emsworker.flows.branches`.
     """
 
     number: int
@@ -93,6 +94,7 @@ class StepRow:
     is_ended: bool = True
     topics: str | None = None
     took_s: float = 0.0
+    branch: str = ""
 
 
 def undo_name(noted: StepRow) -> str:

@@ -28,6 +28,7 @@ from emsworker.extending.errors import (
 from emsworker.extending.processes import ticks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
+from emsworker.flows.branches import present_path
 from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
 from emsworker.flows.history import FlowHistory
 from emsworker.flows.places import CallPlace
@@ -407,10 +408,10 @@ class FlowRun:
     def patched(self, name: str) -> bool:
         """Return whether the flow began, or came here, with the code that asks this."""
         self._check_open(PATCH, name)
-        if self.history.knows(PATCH, name):
+        if self.history.knows(PATCH, name, present_path()):
             self.find(PATCH, name)
             return True
-        if not self.history.is_replayed:
+        if not self.history.is_replayed(present_path()):
             return False
         self.find(PATCH, name)
         self._unwritten.added.append(self._new(PATCH, name))
@@ -426,7 +427,7 @@ class FlowRun:
         self._check_open(kind, name)
         self.check_unchanged()
         try:
-            return self.history.find(kind, name)
+            return self.history.find(kind, name, present_path())
         except FlowChanged as error:
             self._changed = error  # a handler's `except Exception` must not let it go on
             raise
@@ -440,6 +441,8 @@ class FlowRun:
             raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
         if len(name) > LONGEST_NAME:
             raise WrongArguments(f"{kind} {name[:50]!r}...: the name of a step has at most {LONGEST_NAME} characters")
+        if len(present_path()) > LONGEST_NAME:
+            raise WrongArguments(f"{kind} {name!r}: it is asked for in a coroutine of a coroutine, too many times over")
 
     def check_unchanged(self) -> None:
         """Raise if the flow has asked for something else than what was recorded, whatever became of that error.
@@ -488,7 +491,7 @@ class FlowRun:
             added.pop()
 
     def _new(self, kind: str, name: str, **fields: Any) -> StepRow:
-        row = StepRow(self.history.new_number(), kind, name, **fields)
+        row = StepRow(self.history.new_number(), kind, name, branch=present_path(), **fields)
         self.history.add(row)
         return row
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from emsworker.extending.apps import Ems, Signature
 from emsworker.extending.errors import InvalidName, TopicRuleError, WrongArguments
-from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, encode_headers, new_uid, uid_text
+from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, Topic, encode_headers, new_uid, uid_text
 from emsworker.flows.places import CallPlace
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
@@ -79,16 +79,16 @@ def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any =
     Raises:
         FlowExists: that one is of another function, or has other arguments.
     """
-    return store.start(transaction, new, _topic_id(store, task), new_uid())
+    return store.start(transaction, new, _topic(store, task), new_uid())
 
 
 def start_later(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> str:
     """Start the flow of a burst, or move its start; return its id."""
-    return store.debounce(transaction, new, _topic_id(store, task), new_uid())
+    return store.debounce(transaction, new, _topic(store, task).id, new_uid())
 
 
-def _topic_id(store: FlowStore, task: FlowFunction) -> int:
-    """Return the number of the topic on which flows are run.
+def _topic(store: FlowStore, task: FlowFunction) -> Topic:
+    """Return the topic on which flows are run.
 
     Raises:
         TopicRuleError: it takes no messages.
@@ -96,7 +96,7 @@ def _topic_id(store: FlowStore, task: FlowFunction) -> int:
     topic = store.topic(task.flow_app, task.topic)
     if not topic.rule.writable:
         raise TopicRuleError(f"topic {task.topic!r} has the rule {topic.rule.value!r}; no flow was started on it")
-    return topic.id
+    return topic
 
 
 def start_child(

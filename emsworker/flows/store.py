@@ -26,13 +26,14 @@ from emsworker.extending.database import (
     server_now,
     stream_id,
 )
-from emsworker.extending.errors import AssertionBroken, Duplicate
+from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused
 from emsworker.extending.processes import forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
-from emsworker.extending.stream import cancel, kept_topic_id_text
-from emsworker.extending.values import Topic, new_uid, storable, utc
+from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
+from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.letters import Letter, delete_letters, find_letters
 from emsworker.flows.places import CallPlace
 from emsworker.flows.rows import (
     ENDED,
@@ -107,7 +108,7 @@ class MysqlFlowStore:
 
     # -- in a transaction of anybody's ---------------------------------------------------------------------------------
 
-    def start(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> bool:
+    def start(self, transaction: Any, new: NewFlow, topic: Topic, owner: bytes) -> bool:
         """Store a flow and the message that begins it, unless one with its id is there; return whether it is new.
 
         Args:
@@ -118,13 +119,41 @@ class MysqlFlowStore:
             FlowExists: the flow with this id is of another function, or has other arguments.
             AssertionBroken: the topic was deleted, or has moved to another server; nothing was stored.
         """
-        *statements, last = self._starting(new, topic_id, owner)
+        filled = self._filled(new, topic.id, owner)
+        if transaction is None and topic.server is None and self._start_directly(new, topic, owner, filled):
+            return True
+        *statements, last = self._starting(new, topic.id, filled)
         ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
             return False
         if self._outbox is not None:
             self._outbox.move_after(transaction)
+        return True
+
+    def _start_directly(self, new: NewFlow, topic: Topic, owner: bytes, filled: Mapping[str, Sql]) -> bool:
+        """Start a flow and send its first message to the stream in one packet; false if nothing was started."""
+        partition = partition_of(owner, topic.partitions)
+
+        def start(session: Session) -> None:
+            packet = session.packet()
+            packet.begin()
+            packet.add(fill(_SQL.insert_flow, {**filled, "ignore": Sql("")}))
+            for statement in self._describing(new, filled):
+                packet.add(statement)
+            raise_counter(packet, topic.id, partition, 1)
+            packet.add(fill(_SQL.send_first_directly, {**filled, "partition": Sql(str(partition))}))
+            packet.commit()
+            packet.send()
+
+        try:
+            self._database.call(lambda session: session.retry_on_conflict(lambda: start(session)))
+        except (Duplicate, AssertionBroken, StatementRefused):
+            # The id or the offset is taken, an earlier try was committed, or the partition takes no message now: the
+            # other way can tell which, or leaves the message in the outbox.
+            return False
+        if self._outbox is not None:
+            self._outbox.notify([topic.id])
         return True
 
     def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
@@ -145,12 +174,11 @@ class MysqlFlowStore:
             foreign.run(transaction, statement)
         return foreign.run(transaction, last)
 
-    def _starting(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
+    def _starting(self, new: NewFlow, topic_id: int, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
-        filled = self._filled(new, topic_id, owner)
         if new.parent is None:  # a flow that another one calls is kept with that one
             yield self._hold_topic(topic_id)
-        yield fill(_SQL.insert_flow, filled)
+        yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
         yield from self._accompanying(new, filled)
         yield fill(_SQL.find_started, filled)
 
@@ -174,6 +202,9 @@ class MysqlFlowStore:
     def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
         yield fill(_SQL.send_first, filled)
+        yield from self._describing(new, filled)
+
+    def _describing(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         if new.timeout_s is not None:
             yield fill(_SQL.send_deadline, filled)
         for name, value in new.attributes.items():
@@ -475,6 +506,7 @@ class MysqlFlowStore:
             step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
                 ended with their failure.
         """
+        letters: list[Letter] = []
 
         def retry(session: Session) -> bool:
             ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
@@ -487,12 +519,16 @@ class MysqlFlowStore:
                 return False
             args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
             args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
+            letters[:] = find_letters(session, self.stream_id, flow.id, first)
             for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
                 session.execute(statement, args)
             session.execute(send_wake(self._name, flow.id, args["owner"]))
             return True
 
-        return self._database.call(lambda session: session.transaction(retry))
+        if not self._database.call(lambda session: session.transaction(retry)):
+            return False
+        self._database.call(lambda session: delete_letters(session, letters))
+        return True
 
 
 def _cancelled(key: str) -> CallEnd:
@@ -625,6 +661,7 @@ def _values(step: StepRow) -> dict[str, Any]:
         "step": step.number,
         "kind": step.kind,
         "name": step.name,
+        "branch": step.branch,
         "total": step.total,
         "topics": step.topics,
         "took_s": step.took_s,
@@ -655,11 +692,12 @@ def _flow(row: Sequence[Any]) -> FlowRow:
 
 
 def _step(row: Sequence[Any]) -> StepRow:
-    number, kind, name, total, pending, value, error_type, error, *times = row
+    number, kind, name, branch, total, pending, value, error_type, error, *times = row
     due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
-    failure = _failure(error_type, error)
-    is_ended = ended_at is not None
-    return StepRow(number, kind, name, total, pending, value, failure, due_at, began_at, ended_at, is_ended)
+    failure, is_ended = _failure(error_type, error), ended_at is not None
+    return StepRow(
+        *(number, kind, name, total, pending, value, failure, due_at, began_at, ended_at, is_ended), branch=branch
+    )
 
 
 def _signal(row: Sequence[Any]) -> SignalRow:

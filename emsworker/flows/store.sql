@@ -4,7 +4,7 @@ SELECT %(topic_id)s
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
-INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+INSERT %(ignore)s INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
@@ -14,6 +14,13 @@ VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(head
 INSERT IGNORE INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
 SELECT topic_id, COALESCE(begins_at, UTC_TIMESTAMP(6)), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+
+-- name: send_first_directly
+-- The same, at an offset that was allocated just before: NULL, which the table rejects, if it was not.
+INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
+SELECT topic_id, %(partition)s, IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL), NOW(6), owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows',
+  LENGTH(CONCAT('[[', id, '],{}]'))
+FROM ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: send_deadline
 -- A message that runs the flow when its time is over.
@@ -86,7 +93,7 @@ SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
 
 -- name: list_steps
-SELECT step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at
+SELECT step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at
 FROM ems_flow_step WHERE flow_id = %(flow_id)s ORDER BY step
 
 -- name: list_ends
@@ -106,8 +113,8 @@ SELECT number, value, emitted_at FROM ems_flow_value WHERE flow_id = %(flow_id)s
 -- name: add_step
 -- A checkpoint alone: one statement, which writes nothing unless the run is the present one. It waits for a run that is
 -- just beginning, which then finds the row or has fenced it off.
-INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, value, error_type, error, due_at, began_at, ended_at)
-SELECT id, %(step)s, %(kind)s, %(name)s, 0, 0, %(value)s, %(error_type)s, %(error)s, NULL,
+INSERT INTO ems_flow_step (flow_id, step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at)
+SELECT id, %(step)s, %(kind)s, %(name)s, %(branch)s, 0, 0, %(value)s, %(error_type)s, %(error)s, NULL,
   NOW(6) - INTERVAL %(took_s)s SECOND, NOW(6)
 FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOCK IN SHARE MODE
 
@@ -115,10 +122,10 @@ FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOC
 UPDATE ems_flow SET changed_at = NOW(6) WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'
 
 -- name: insert_steps
-INSERT INTO ems_flow_step (flow_id, step, kind, name, total, pending, topics, value, error_type, error, due_at, began_at, ended_at) VALUES
+INSERT INTO ems_flow_step (flow_id, step, kind, name, branch, total, pending, topics, value, error_type, error, due_at, began_at, ended_at) VALUES
 
 -- name: step_row
-(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(total)s,%(total)s,%(topics)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
+(%(flow_id)s,%(step)s,%(kind)s,%(name)s,%(branch)s,%(total)s,%(total)s,%(topics)s,%(value)s,%(error_type)s,%(error)s,%(due_at)s,NOW(6) - INTERVAL %(took_s)s SECOND,IF(%(is_ended)s, NOW(6), NULL))
 
 -- name: end_step
 UPDATE ems_flow_step SET value = %(value)s, error_type = %(error_type)s, error = %(error)s, ended_at = NOW(6)

@@ -33,6 +33,7 @@ from emsworker.extending.values import (
     parse_duration,
     uid_text,
 )
+from emsworker.flows.branches import open_root
 from emsworker.flows.errors import FlowChanged, FlowLost, FlowTimeout
 from emsworker.flows.flow import AsyncFlow, Flow
 from emsworker.flows.handle import FlowHandle
@@ -308,7 +309,12 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         flow = AsyncFlow(run, message.attempt, message.headers.get(SLOT_HEADER), idle)
         args, kwargs = decode_value(run.flow.args)
         function = self._functions[run.flow.version]
-        main = asyncio.ensure_future(function(flow, *args, **kwargs))
+
+        async def call() -> Any:
+            open_root()
+            return await function(flow, *args, **kwargs)
+
+        main = asyncio.ensure_future(call())
         waits = asyncio.ensure_future(idle.wait())
         try:
             await asyncio.wait((main, waits), return_when=asyncio.FIRST_COMPLETED)

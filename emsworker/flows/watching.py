@@ -22,7 +22,8 @@ from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements, send_wake
 
 _SQL = Statements(__name__)
-_PAGE, _CALLS = 100, 1000
+_PAGES = {READY: 100, RUNNING: 100, WAITING: 1000}  # two statements look at all that wait, one at each of the others
+_CALLS = 1000
 _START = datetime(1970, 1, 1), 0
 _UNREACHED = StoreUnavailable.__name__  # a worker on another server has not reached this one for all its attempts
 _LOST = StoredError("CallLost", "the call was cancelled, skipped or deleted")
@@ -67,25 +68,34 @@ class WatchFlows:
         if self._search is None:
             self._search = MessageSearch(self._server, settings)
         for state, (after, after_id) in self._last.items():
-            args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": _PAGE}
+            page = _PAGES[state]
+            args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": page}
             rows = session.rows(_SQL.list_quiet, args)
-            for row in rows:
-                self._look(session, self._search, OpenFlow(*row[:-1]))
-            self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == _PAGE else _START
+            flows = [OpenFlow(*row[:-1]) for row in rows]
+            if state == WAITING:
+                self._look_at_waiting(session, self._search, flows)
+            else:
+                self._look_at_messages(session, self._search, flows)
+            self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == page else _START
         return self._pause_s
 
-    def _look(self, session: Session, search: MessageSearch, flow: OpenFlow) -> None:
-        if flow.state in (READY, RUNNING):
+    def _look_at_messages(self, session: Session, search: MessageSearch, flows: Sequence[OpenFlow]) -> None:
+        for flow in flows:
             if not search.may_be_unfinished(session, flow.topic_id, flow.owner):
                 self._end_or_wake(session, flow, search.find_dead(session, flow.topic_id, flow.owner))
+
+    def _look_at_waiting(self, session: Session, search: MessageSearch, flows: Sequence[OpenFlow]) -> None:
+        """Look at flows that wait together: there may be a million, and none of them needs anything."""
+        if not flows:
             return
-        args = {"flow_id": flow.id, "quiet_s": self._quiet_s}
-        for step, total, topics in session.rows(_SQL.list_pending, args):
+        by_id = {flow.id: flow for flow in flows}
+        args = {"flow_ids": [*by_id], "quiet_s": self._quiet_s}
+        for flow_id, step, total, topics in session.rows(_SQL.list_pending, args):
             if topics:
-                calls = _Calls(session, search, flow.id, step, [int(one) for one in topics.split(",")])
+                calls = _Calls(session, search, flow_id, step, [int(one) for one in topics.split(",")])
                 self._tell_lost(session, calls, total)
-        if session.rows(_SQL.is_overdue, args):
-            self._wake(session, flow, "its time has come")
+        for (flow_id,) in session.rows(_SQL.list_overdue, args):
+            self._wake(session, by_id[flow_id], "its time has come")
 
     def _end_or_wake(self, session: Session, flow: OpenFlow, failure: StoredError | None) -> None:
         """Go on with a flow whose message has ended, or is gone; if it is a dead letter, the flow has failed."""

@@ -5,15 +5,15 @@ WHERE state = %(state)s AND changed_at >= %(after)s AND (changed_at > %(after)s 
 AND changed_at < NOW(6) - INTERVAL %(quiet_s)s SECOND ORDER BY changed_at, id LIMIT %(limit)s
 
 -- name: list_pending
-SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0
+SELECT flow_id, step, total, topics FROM ems_flow_step WHERE flow_id IN %(flow_ids)s AND pending > 0
 AND began_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 
 -- name: list_numbers
 SELECT number FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s
 
--- name: is_overdue
-(SELECT 1 FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND LIMIT 1)
-UNION ALL (SELECT 1 FROM ems_flow WHERE id = %(flow_id)s AND begins_at < NOW(6) - INTERVAL %(quiet_s)s SECOND)
+-- name: list_overdue
+SELECT flow_id FROM ems_flow_step WHERE flow_id IN %(flow_ids)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
+UNION SELECT id FROM ems_flow WHERE id IN %(flow_ids)s AND begins_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 
 -- name: wake_lost
 -- Unless it has been run meanwhile.

@@ -69,7 +69,7 @@ class Outbox:
         self._database = database
         self._timeout_s = timeout_s
         self._producer_id = producer_id
-        self._notify = notify
+        self.notify = notify
         self._idle: deque[Session] = deque()
         self._mover = _Mover(database, notify)
 
@@ -94,7 +94,7 @@ class Outbox:
         if transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
             if not all(one.is_delayed for one in messages):
-                self.move(self._database.thread_session())
+                self.move(self._database.thread_session(), [topic])
             return receipts
         receipts = write(partial(foreign.run, transaction))
         if isinstance(transaction, OutboxTransaction):
@@ -228,8 +228,10 @@ class Outbox:
                 session.drop()  # likewise for an exception of a signal handler
                 raise
             self._commit(session, transaction)
-            if transaction.written or transaction.fills_outbox:
+            if transaction.fills_outbox:
                 self.move(session)
+            elif transaction.written:
+                self.move(session, {topic.id: topic for topic, _ in transaction.written}.values())
         sender.after_commit(transaction.sent)
 
     def _commit(self, session: Session, transaction: OutboxTransaction) -> None:
@@ -264,10 +266,10 @@ class Outbox:
         uid = parse_uid(receipt.id)
         return bool(self._database.call(lambda session: outbox.find_kept(session, topic.id, [uid])))
 
-    def move(self, session: Session) -> None:
-        """Move what is committed and due; what cannot be moved now is left to the beat."""
+    def move(self, session: Session, topics: Iterable[Topic] | None = None) -> None:
+        """Move what is committed and due, of some topics or of all; what cannot be moved now is left to the beat."""
         try:
-            self._notify(outbox.relay_due(session, _RELAY_BATCH).topic_ids)
+            self.notify(outbox.relay_due(session, _RELAY_BATCH, topics=topics).topic_ids)
         except StoreError as error:  # a producer may lack the privilege
             log.info("the beat moves what was committed just now: %s", error)
 

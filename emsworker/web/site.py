@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
@@ -28,6 +29,7 @@ from emsworker.web.actions import PAGES as ACTIONS
 from emsworker.web.audit import PAGES as AUDIT
 from emsworker.web.cluster import PAGES as CLUSTER
 from emsworker.web.dead import PAGES as DEAD
+from emsworker.web.events import EventStream
 from emsworker.web.explorer import PAGES as EXPLORER
 from emsworker.web.groups import PAGES as GROUPS
 from emsworker.web.lists import PAGES as LISTS
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _THREADS, _DECODING_THREADS, _ACCESS_THREADS = 4, 2, 2
+_STREAM_THREADS, _MOST_STREAMS = 2, 50
 _DEADLINE_S = 10.0  # for a page that reads; a change ends by itself, and is not left without an answer
 _MOST_FORM_BYTES, _MOST_FIELDS = 256 << 10, 5000
 _SECURITY = {
@@ -179,6 +182,7 @@ class Dashboard:
         self._below = below or {}
         shared.sign_out = access.sign_out if isinstance(access, SignsIn) else None
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._streams = 0
         after_fork(self._forget_pools)
 
     def application(self) -> Starlette:
@@ -227,7 +231,28 @@ class Dashboard:
             _log.exception("the rule of access failed for %s", request.url.path)
             return _secured(PlainTextResponse("The dashboard failed; its log tells why.", 500))
         pool, threads = ("ems-web-bodies", _DECODING_THREADS) if page.decodes else ("ems-web", _THREADS)
-        return cast("Response", await self._run(pool, threads, self._answer, page, request, form, visitor))
+        response = await self._run(pool, threads, self._answer, page, request, form, visitor)
+        if isinstance(response, EventStream):
+            self._let_go_on(response, request)
+        return cast("Response", response)
+
+    def _let_go_on(self, stream: EventStream, request: Request) -> None:
+        """Let a stream of events go on as long as a page may take; only its beginning if there are many.
+
+        Under WSGI it would hold a worker of the server, so that has beginnings alone.
+        """
+        stream.run = partial(self._run, "ems-web-events", _STREAM_THREADS)
+        if self._streams < _MOST_STREAMS and "wsgi_environ" not in request.scope:
+            stream.longest_s = _DEADLINE_S
+            stream.body_iterator = self._counted(stream.body_iterator)
+
+    async def _counted(self, parts: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        self._streams += 1
+        try:
+            async for part in parts:
+                yield part
+        finally:
+            self._streams -= 1
 
     async def _respond_in_time(self, page: View, request: Request) -> Response:
         """Answer what reads, or say that it takes too long: its thread goes on, and other pages have others.

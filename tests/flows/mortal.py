@@ -150,6 +150,21 @@ def mendable(flow: Flow, n: int) -> int:
     return flow.step(_mendable, n)
 
 
+@app.task(transactional=True, max_attempts=1)
+def mendable_call(transaction: Transaction, n: int) -> int:
+    return _effect(transaction, _mendable(n))
+
+
+@app.flow(max_attempts=1)
+def mendable_child(flow: Flow, n: int) -> list[int]:
+    return flow.gather(mendable_call.s(n + place) for place in range(3))
+
+
+@app.flow(max_attempts=1)
+def mendable_calls(flow: Flow, n: int) -> int:
+    return len(flow.call(mendable_child.s(n)))
+
+
 def _version(version: int, n: int) -> int:
     note("version", version=version, n=n)
     return version

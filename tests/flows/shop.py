@@ -170,6 +170,20 @@ def waits(flow: Flow) -> Any:
 
 
 @app.flow
+def telling(flow: Flow, count: int) -> int:
+    for n in range(count):
+        flow.emit({"n": n})
+    return count
+
+
+@app.flow
+def telling_on(flow: Flow) -> None:
+    flow.emit("before")
+    flow.wait_for("go")
+    flow.emit("after")
+
+
+@app.flow
 def noted(flow: Flow, n: int) -> int:
     return flow.transaction(_effect, n)
 

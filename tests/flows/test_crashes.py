@@ -137,9 +137,23 @@ def test_a_failed_flow_is_a_dead_letter_and_goes_on_where_it_failed(stream: Stre
     assert "flow 'x' has failed" in stream.one("SELECT CONVERT(error USING utf8mb4) FROM ems_dead")
     (stream.record.folder / "mended").touch()
     assert handle.retry()
+    assert stream.one("SELECT COUNT(*) FROM ems_dead") == 0
     until(lambda: handle.state == "done", 60, f"it is done; log:\n{stream.logs()}")
     assert handle.get(0) == 5
     assert _effects(stream) == [5] and stream.record.numbers("step") == [5]
+
+
+def test_no_dead_letter_of_a_flow_that_was_run_again_is_left_to_be_requeued(stream: Stream, app: Ems) -> None:
+    stream.worker(APP)
+    handle = flows.mendable_calls.start(10, id="x")
+    with pytest.raises(FlowFailed):
+        handle.get(60)
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_dead") == 5, 30, f"calls and flows; log:\n{stream.logs()}")
+    (stream.record.folder / "mended").touch()
+    assert handle.retry()
+    assert handle.get(60) == 3
+    assert stream.one("SELECT COUNT(*) FROM ems_dead") == 0
+    assert _effects(stream) == [10, 11, 12]
 
 
 @pytest.mark.slow

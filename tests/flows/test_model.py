@@ -2,19 +2,22 @@
 
 Each run of a flow, and each run of a call, is a thread that stands still before every transaction of its own; chance
 decides who goes on. A run may die there, before or after its commit; and a message whose run stands still is delivered
-to another one as well, as if its lease were over: the first goes on later, and must not change anything.
+to another one as well, as if its lease were over: the first goes on later, and must not change anything. Some flows are
+coroutines, whose branches go on in an order of chance; in each of them everything is in order.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,8 +25,9 @@ from emsworker import Ems, Transaction
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import Reject
 from emsworker.core.ids import new_uid
-from emsworker.core.model import FOLLOW_HEADER
-from emsworker.flows import CallFailed, Flow, FlowCancelled, FlowFailed
+from emsworker.core.model import FOLLOW_HEADER, TASK_HEADER
+from emsworker.core.process.threads import ThreadPool
+from emsworker.flows import AsyncFlow, CallFailed, Flow, FlowCancelled, FlowFailed, FlowHandle
 from emsworker.flows import store as mysql_store
 from emsworker.flows.errors import FlowEnded
 from emsworker.flows.memory import store_of
@@ -35,6 +39,7 @@ from tests.process.stream import Stream
 
 _STEPS = 6000
 Op = tuple[Any, ...]
+T = TypeVar("T")
 
 
 class Died(BaseException):
@@ -50,6 +55,7 @@ class Actor(threading.Thread):
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         self.dies: str | None = None
         self.in_transaction = False
+        self.is_dead = False
         self.over = False
         self.error: BaseException | None = None
 
@@ -67,9 +73,12 @@ class Actor(threading.Thread):
 
     def gate(self) -> None:
         """Stand still until chance lets it go on."""
+        if self.is_dead:  # others of its coroutines may ask for something before the process is gone
+            raise Died
         self._stands.release()
         self._go.acquire()
         if self.dies == "before":
+            self.is_dead = True
             raise Died
 
     def step(self) -> None:
@@ -89,7 +98,21 @@ def _gate() -> None:
 def _after() -> None:
     actor = threading.current_thread()
     if isinstance(actor, Actor) and actor.dies == "after" and not actor.in_transaction:
+        actor.is_dead = True
         raise Died
+
+
+class Pool(ThreadPool):
+    """Runs what coroutines call that blocks in the thread of their run, in an order of chance."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(0)
+        self._chance = chance
+
+    async def run(self, call: Callable[[], T], name: str = "") -> T:
+        for _ in range(self._chance.randint(0, 3)):
+            await asyncio.sleep(0)
+        return call()
 
 
 class World:
@@ -126,7 +149,7 @@ class World:
     def gated(self) -> Iterator[None]:
         """Let every transaction of a run wait for its turn."""
         transaction = self.app.transaction
-        names = ("begin", "checkpoint", "write", "ends_of")
+        names = ("begin", "checkpoint", "submit", "write", "ends_of")
         for name in names:
             setattr(self.store, name, _gated(getattr(self.store, name)))
 
@@ -138,9 +161,12 @@ class World:
             _after()
 
         self.app.transaction = waiting  # type: ignore[method-assign]
+        broker: Any = self.app.broker
+        pool, broker.pool = broker.pool, Pool(self.chance)
         try:
             yield
         finally:
+            broker.pool = pool
             del self.app.transaction  # type: ignore[method-assign]
             for name in names:
                 delattr(self.store, name)
@@ -231,29 +257,61 @@ class MemoryWorld(World):
 # -- flows, and what is to come of them --------------------------------------------------------------------------------
 
 
-def make_program(chance: random.Random, key: str) -> list[Op]:
-    """A random flow."""
+@dataclass(frozen=True)
+class Program:
+    """A random flow.
+
+    Attributes:
+        branches: what each of its coroutines does; a plain function is one branch.
+        fails: after all of them.
+    """
+
+    branches: list[list[Op]]
+    is_async: bool
+    fails: bool
+
+    @property
+    def ops(self) -> list[Op]:
+        """All that it does."""
+        return [op for branch in self.branches for op in branch]
+
+    def effects(self) -> list[Any]:
+        """The effects of a flow that was not cancelled, in any order."""
+        effects: list[Any] = []
+        for kind, name, count in self.ops:
+            if kind in ("transaction", "call"):
+                effects.append(name)
+            if kind == "gather":
+                effects += [f"{name}.{n}" for n in range(count)]
+        return effects
+
+    def undone(self) -> list[list[Any]]:
+        """The effects of its undoing, in the order of each branch."""
+        return [[f"undo {name}" for kind, name, _ in reversed(ops) if kind == "undo"] for ops in self.branches]
+
+    def emitted(self) -> list[list[str]]:
+        """What it emits, in the order of each branch."""
+        return [[name for kind, name, _ in ops if kind == "emit"] for ops in self.branches]
+
+
+def make_program(chance: random.Random, key: str) -> Program:
+    """A random flow; with each wait goes the number of those before it in its branch."""
+    is_async = chance.random() < 0.5
+    branches = [
+        _branch(chance, f"{key}.{place}", chance.randint(1, 4) if is_async else chance.randint(2, 7))
+        for place in range(chance.randint(1, 3) if is_async else 1)
+    ]
+    return Program(branches, is_async, chance.random() < 0.4)
+
+
+def _branch(chance: random.Random, key: str, length: int) -> list[Op]:
     ops: list[Op] = []
     kinds = ("step", "transaction", "call", "gather", "sleep", "wait", "undo", "emit")
-    for number in range(chance.randint(2, 7)):
+    for number in range(length):
         kind = chance.choice(kinds)
         count = chance.randint(0, 4) if kind == "gather" else sum(op[0] == "wait" for op in ops)
         ops.append((kind, f"{key}.{number}", count))
-    if chance.random() < 0.4:
-        ops.append(("fail", f"{key}.fail", 1))
     return ops
-
-
-def expected(ops: list[Op]) -> tuple[list[Any], list[Any]]:
-    """The effects of a flow that was not cancelled, in any order; and those of its undoing, in order."""
-    effects: list[Any] = []
-    for kind, name, count in ops:
-        if kind in ("transaction", "call"):
-            effects.append(name)
-        if kind == "gather":
-            effects += [f"{name}.{n}" for n in range(count)]
-    fails = any(kind == "fail" for kind, *_ in ops)
-    return effects, [f"undo {name}" for kind, name, _ in reversed(ops) if kind == "undo"] if fails else []
 
 
 class Simulation:
@@ -274,20 +332,36 @@ class Simulation:
             return name
 
         @app.flow(name=f"program-{chance.random()}", max_attempts=1)
-        def program(flow: Flow, ops: list[Op]) -> str:
-            for kind, name, count in ops:
+        def plain(flow: Flow, branches: list[list[Op]], fails: bool) -> None:
+            for kind, name, count in branches[0]:
                 self._do(flow, kind, name, count)
-            return "done"
+            if fails:
+                raise ArithmeticError
 
-        self._effect, self._program = effect, program
+        @app.flow(name=f"coroutines-{chance.random()}", max_attempts=1)
+        async def coroutines(flow: AsyncFlow, branches: list[list[Op]], fails: bool) -> None:
+            await asyncio.gather(*(self._do_all(flow, place, ops) for place, ops in enumerate(branches)))
+            if fails:
+                raise ArithmeticError
+
+        self._effect, self._flows = effect, {one.name: one for one in (plain, coroutines)}
         self._programs = {f"f{n}-{chance.random()}": make_program(chance, f"f{n}") for n in range(flows)}
-        self._signals = [key for key, ops in self._programs.items() for kind, *_ in ops if kind == "wait"]
-        self._given = Counter[str]()
+        self._signals = [
+            (key, f"go {place}")
+            for key, program in self._programs.items()
+            for place, ops in enumerate(program.branches)
+            for kind, *_ in ops
+            if kind == "wait"
+        ]
+        self._given = Counter[tuple[str, str]]()
         chance.shuffle(self._signals)
         self._cancels = [key for key in self._programs if chance.random() < 0.15]
         self._frozen: dict[str, int] = {}
         self._was_late, self._woken = False, 0
-        self._handles = {key: program.start(ops, id=key) for key, ops in self._programs.items()}
+        self._handles: dict[str, FlowHandle[None]] = {
+            key: (coroutines if program.is_async else plain).start(program.branches, program.fails, id=key)
+            for key, program in self._programs.items()
+        }
 
     def _do(self, flow: Flow, kind: str, name: str, count: int) -> None:
         if kind == "step":
@@ -302,13 +376,40 @@ class Simulation:
         if kind == "sleep":
             flow.sleep(0.02)
         if kind == "wait":
-            assert flow.wait_for("go") == count, "in the order in which they were given"
+            assert flow.wait_for("go 0") == count, "in the order in which they were given"
         if kind == "undo":
             flow.undo(self._effect.s(f"undo {name}"))
         if kind == "emit":
             flow.emit(name)
-        if kind == "fail":
-            raise ArithmeticError(name)
+
+    async def _do_all(self, flow: AsyncFlow, place: int, ops: list[Op]) -> None:
+        for kind, name, count in ops:
+            await self._await(flow, place, kind, name, count)
+
+    async def _await(self, flow: AsyncFlow, place: int, kind: str, name: str, count: int) -> None:
+        if kind == "step":
+            assert await flow.step(self._astep, name) == name
+        if kind == "transaction":
+            await flow.transaction(self.world.effect, name)
+        if kind == "call":
+            assert await flow.call(self._effect.s(name)) == name
+        if kind == "gather":
+            names = [f"{name}.{n}" for n in range(count)]
+            assert await flow.gather(self._effect.s(one) for one in names) == names
+        if kind == "sleep":
+            await flow.sleep(0.02)
+        if kind == "wait":
+            assert await flow.wait_for(f"go {place}") == count, "in the order in which they were given"
+        if kind == "undo":
+            flow.undo(self._effect.s(f"undo {name}"))
+        if kind == "emit":
+            await flow.emit(name)
+
+    async def _astep(self, name: str) -> str:
+        for _ in range(self.chance.randint(0, 5)):
+            await asyncio.sleep(0)
+        self.steps.update([name])
+        return name
 
     def run(self) -> list[str]:
         """Move everything until nothing is left to do; return what went wrong."""
@@ -347,7 +448,7 @@ class Simulation:
         """Whether a flow only waits for a time, which comes."""
         for key in self._programs:
             row = self.world.store.find(key)
-            if row.state == "waiting" and row.waits == "sleep":
+            if row.state == "waiting" and "sleep" in row.waits:
                 now = self.world.app.server_time(0.0)
                 if any(
                     not step.is_ended and step.due_at is not None and step.due_at > now
@@ -359,10 +460,10 @@ class Simulation:
     def _move(self) -> None:
         world, chance = self.world, self.chance
         if self._signals and chance.random() < 0.05:
-            key = self._signals.pop()
+            key, name = self._signals.pop()
             with contextlib.suppress(FlowEnded):
-                world.app.signal(key, "go", self._given[key])
-            self._given[key] += 1
+                world.app.signal(key, name, self._given[key, name])
+            self._given[key, name] += 1
         if self._cancels and chance.random() < 0.01:
             key = self._cancels.pop()
             if self._handles[key].cancel():
@@ -380,7 +481,7 @@ class Simulation:
 
     def _own_effects(self, key: str) -> list[Any]:
         """The transactions of a flow itself; calls that were sent before a cancel may still run."""
-        own = {name for kind, name, _ in self._programs[key] if kind == "transaction"}
+        own = {name for kind, name, _ in self._programs[key].ops if kind == "transaction"}
         return [one for one in self.world.effects() if one in own]
 
     def _deliver(self) -> None:
@@ -401,7 +502,9 @@ class Simulation:
         if follow is None:
             message = SimpleNamespace(uid=uid, headers=headers, body=body, id=uid.hex(), attempt=1)
             with contextlib.suppress(Reject):
-                self._program.call(message)  # type: ignore[arg-type]
+                left = self._flows[headers[TASK_HEADER]].call(message)  # type: ignore[arg-type]
+                if left is not None:
+                    asyncio.run(left)
             return
         place = [int(one) for one in follow.rpartition(":")[2].split(".")]
         with world.app.transaction() as transaction:
@@ -426,29 +529,33 @@ class Simulation:
         effects = Counter(self.world.effects())
         self.trouble += [f"{what} was done {count} times" for what, count in effects.items() if count > 1]
         order = self.world.effects()
-        for key, ops in self._programs.items():
-            handle, (wanted, undone) = self._handles[key], expected(ops)
+        for key, program in self._programs.items():
+            handle = self._handles[key]
             if key in self._frozen and handle.state != "cancelled":
-                self.trouble.append(f"{key} was cancelled, and is {handle.state}: {ops}")
+                self.trouble.append(f"{key} was cancelled, and is {handle.state}: {program}")
                 continue
             if handle.state not in ("done", "failed", "cancelled"):
                 row = self.world.store.find(key)
-                self.trouble.append(f"{key} is {row.state}, and waits for {row.waits}: {ops}")
+                self.trouble.append(f"{key} is {row.state}, and waits for {row.waits}: {program}")
                 continue
             if handle.state == "cancelled":
                 if len(self._own_effects(key)) > self._frozen.get(key, -1):
                     self.trouble.append(f"{key} went on after it was cancelled")
                 continue
-            if (handle.state == "failed") != any(kind == "fail" for kind, *_ in ops):
-                self.trouble.append(f"{key} is {handle.state}: {self._failure(handle)}: {ops}")
-            if missing := [one for one in wanted if not effects[one]]:
+            if (handle.state == "failed") != program.fails:
+                self.trouble.append(f"{key} is {handle.state}: {self._failure(handle)}: {program}")
+            if missing := [one for one in program.effects() if not effects[one]]:
                 self.trouble.append(f"{key} is {handle.state} without {missing}")
-            mine = [one for one in order if one in undone]
-            if mine != undone:
-                self.trouble.append(f"{key} was undone by {mine} instead of {undone}")
-            emitted = [name for kind, name, _ in ops if kind == "emit"]
-            if list(handle.values()) != emitted:
-                self.trouble.append(f"{key} has emitted {list(handle.values())} instead of {emitted}")
+            self._check_order(f"{key} was undone", order, program.undone(), happened=program.fails)
+            self._check_order(f"{key} has emitted", list(handle.values()), program.emitted())
+
+    def _check_order(
+        self, what: str, found: Sequence[Any], branches: Sequence[Sequence[Any]], *, happened: bool = True
+    ) -> None:
+        for wanted in branches:
+            mine = [one for one in found if one in wanted]
+            if mine != (wanted if happened else []):
+                self.trouble.append(f"{what}: {mine} instead of {wanted if happened else []}")
 
     def _failure(self, handle: Any) -> str:
         try:
@@ -510,6 +617,7 @@ FAULTS: dict[str, Callable[[], dict[str, Sql]]] = {
     "a signal before its wait is lost": lambda: {"list_signals": _in("list_signals", "step IS NULL", "0")},
     "a signal during a run is lost": lambda: {"count_ready": _in("count_ready", "AND step IS NULL", "AND 0")},
     "a signal is taken twice": lambda: {"take_signal": _in("take_signal", "SET step = %(step)s", "SET step = NULL")},
+    "the branch of a step is lost": lambda: {"list_steps": _in("list_steps", "branch,", "'' AS branch,")},
     "a cancel fences nothing": lambda: {
         "cancel": _in("cancel", "run = run + 1,", "run = run + 0,"),
         "fence": _in("fence", "AND state = 'running'", ""),

@@ -28,7 +28,7 @@ def _flow(stream: Stream, number: int, state: str, age: str, ends: int) -> None:
         rows = ", ".join(f"({number}, 1, {place}, NOW(6))" for place in range(begin, min(begin + 500, ends)))
         stream.rows(f"INSERT INTO ems_flow_end (flow_id, step, number, ended_at) VALUES {rows}")
     stream.rows(
-        "INSERT INTO ems_flow_signal (flow_id, uid, name, value, sent_at) VALUES (%s, '1', 's', '1', NOW(6))", number
+        "INSERT INTO ems_flow_signal (flow_id, uid, name, value, sent_at) VALUES (%s, 'u', 's', '1', NOW(6))", number
     )
     stream.rows("INSERT INTO ems_flow_value (flow_id, number, value, emitted_at) VALUES (%s, 1, '1', NOW(6))", number)
     stream.rows("INSERT INTO ems_flow_attribute (name, value, flow_id) VALUES ('a', 'b', %s)", number)

@@ -297,3 +297,28 @@ def test_a_signal_waits_for_a_flow_that_a_frozen_process_holds(stream: Stream, s
             until(lambda ends_at=ends_at: ticks() >= ends_at, 60, "a wait for a lock has ended")
         assert signal.wait() is None
     assert stream.one("SELECT COUNT(*) FROM ems_flow_signal") == 2
+
+
+def test_a_flow_whose_partition_takes_no_message_now_begins_by_the_outbox(stream: Stream, shop: Ems) -> None:
+    flows.waits.start(id="before")
+    stream.rows("UPDATE ems_partition SET closed = 1")
+    assert flows.waits.start(id="f").created
+    assert not flows.waits.start(id="f").created
+    assert stream.one("SELECT COUNT(*) FROM ems_outbox") == 1
+    stream.rows("UPDATE ems_partition SET closed = 0")
+    stream.worker("tests.flows.shop:app")
+    until(lambda: _states(stream) == ["waiting"] * 2, 60, stream.logs())
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER])
+def test_a_start_whose_answer_is_lost_is_made_once(stream: Stream, shop: Ems, cut: Cut) -> None:
+    with proxied(stream.url) as (proxy, url):
+        shop.reconfigure(url=url)
+        flows.waits.start(id="connects")
+        proxy.arm(b"COMMIT", cut)
+        assert flows.waits.start(id="f", timeout="1h", attributes={"customer": 17}).created
+        assert not proxy.armed
+        shop.close()
+    assert stream.one("SELECT COUNT(*) FROM ems_flow") == 2
+    assert stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 2
+    assert stream.one("SELECT COUNT(*) FROM ems_outbox") == 1, "its deadline"

@@ -279,9 +279,9 @@ def test_the_page_on_security_tells_all_that_each_role_may_write() -> None:
     table = writes_table()
     for row in (
         "| `publisher` | `ems_publish` (topic, body, key, tag, headers, task, priority, delay_s, uid) | nothing | nothing |",
-        "| `producer` | `ems_dedup`, `ems_flow`, `ems_flow_attribute`, `ems_flow_signal`, `ems_message`, `ems_outbox` | "
-        "`ems_dedup`, `ems_flow` (state, owner, waits, changed_at), `ems_outbox` (created_at), `ems_partition` "
-        "(next_offset) | nothing |",
+        "| `producer` | `ems_dedup`, `ems_flow`, `ems_flow_attribute`, `ems_flow_debounce`, `ems_flow_signal`, "
+        "`ems_message`, `ems_outbox` | `ems_dedup`, `ems_flow` (state, owner, waits, changed_at, args, version, "
+        "begins_at), `ems_flow_debounce`, `ems_outbox` (created_at), `ems_partition` (next_offset) | nothing |",
         "| `viewer` | nothing | nothing | nothing |",
         "| `reader` | nothing | nothing | nothing |",
         "| `reader` with `--allow hold`, besides | `ems_hold` | `ems_hold` | nothing |",

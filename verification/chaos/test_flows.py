@@ -9,10 +9,14 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Timer
+from typing import Any
 
+import pymysql
 import pytest
 
 from emsworker.core.process.clock import ticks
@@ -22,8 +26,11 @@ from emsworker.flows.extension import EXTENSION
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
+from tests.cluster.conftest import On
 from tests.process.stream import Stream, open_stream
-from tests.support.proxy import Cut, Proxy, proxied
+from tests.support.clusters import Cluster
+from tests.support.looker import Looker
+from tests.support.proxy import Cut, proxied
 from tests.support.waiting import until
 from tests.support.worker import Program, kill
 from verification.chaos import flow_app as flows
@@ -40,12 +47,20 @@ class Chaos:
 
     Args:
         stream: where.
-        url: of the stream behind a proxy.
+        url: of the stream, for the workers.
+        cut: cuts a connection; without it none is cut.
     """
 
-    def __init__(self, stream: Stream, proxy: Proxy, url: str, seed: int) -> None:
-        self._stream, self._proxy, self._url = stream, proxy, url
+    def __init__(self, stream: Stream, url: str, seed: int, cut: Callable[[random.Random], None] | None = None) -> None:
+        self._stream, self._url = stream, url
         self._chance = random.Random(seed)
+        self._breaks: dict[str, Callable[[], None]] = {
+            "child": self._kill_child,
+            "freeze": self._freeze,
+            "worker": self._kill_worker,
+        }
+        if cut is not None:
+            self._breaks |= {"cut": partial(cut, self._chance), "another cut": partial(cut, self._chance)}
         self._workers = [self._worker() for _ in range(2)]
         self._frozen: dict[int, Timer] = {}
         self._pending: list[tuple[str, int]] = []
@@ -78,10 +93,9 @@ class Chaos:
 
     def break_something(self) -> None:
         """Break one thing."""
-        breaks: list[Callable[[], None]] = [self._kill_child, self._freeze, self._cut, self._cut, self._kill_worker]
-        one = self._chance.choice(breaks)
-        self.done[one.__name__] += 1
-        one()
+        one = self._chance.choice(list(self._breaks))
+        self.done[one] += 1
+        self._breaks[one]()
 
     def _kill_child(self) -> None:
         if pids := self._pids():
@@ -100,10 +114,6 @@ class Chaos:
             self._frozen[pid] = Timer(3.0, self._thaw, [pid])
             self._frozen[pid].start()
 
-    def _cut(self) -> None:
-        marker = self._chance.choice((b"", b"COMMIT", b"ems_flow_step", b"ems_flow_end", b"ems_flow SET"))
-        self._proxy.arm(marker, self._chance.choice((Cut.BEFORE, Cut.AFTER)))
-
     def _thaw(self, pid: int) -> None:
         kill(pid, signal.SIGCONT)
         del self._frozen[pid]
@@ -111,8 +121,8 @@ class Chaos:
     def _pids(self) -> list[int]:
         return [pid for worker in self._workers for pid in worker.children() if pid not in self._frozen]
 
-    def run(self, seconds: float, flows: int) -> None:
-        """Start flows and break things, for some time and until there are so many, and wait for the end of all flows."""
+    def go_on(self, seconds: float, flows: int = 0) -> None:
+        """Start flows and break things, for some time and until there are so many."""
         chance, ends_at = self._chance, ticks() + seconds
         self.start_flow("fan")
         self.start_flow("large")
@@ -125,13 +135,15 @@ class Chaos:
                 self.break_something()
             pause = ticks() + chance.uniform(0.05, 0.6)
             until(lambda pause=pause: ticks() >= pause, 10, "a random moment")  # type: ignore[misc]
-        self._proxy.disarm()
+
+    def end(self) -> None:
+        """Break nothing any more, and wait for the end of all flows."""
         for timer in list(self._frozen.values()):
             timer.join()
         self.give_signals(len(self._pending))
         until(
             lambda: not self.open_flows(),
-            240 + flows / 5,
+            240 + len(self.handles) / 5,
             f"all flows end; {self.open_flows()}; log:\n{self._stream.logs()}",
         )
 
@@ -140,23 +152,82 @@ class Chaos:
         return self._stream.rows("SELECT `key`, name, state, waits FROM ems_flow WHERE ended_at IS NULL")
 
 
-def test_each_effect_once_and_each_flow_to_its_end(server: LocalDatabase, tmp_path: Path) -> None:
+@contextmanager
+def _app_at(url: str) -> Iterator[None]:
     before = flows.app.settings.url
-    with open_stream(server, tmp_path) as stream, proxied(stream.url) as (proxy, url):
+    flows.app.reconfigure(url=url)
+    try:
+        yield
+    finally:
+        flows.app.close()
+        flows.app.reconfigure(url=before)
+
+
+def test_each_effect_once_and_each_flow_to_its_end(server: LocalDatabase, tmp_path: Path) -> None:
+    with open_stream(server, tmp_path) as stream, proxied(stream.url) as (proxy, url), _app_at(stream.url):
         with Database(stream.url).session() as session:
             migrate(session, [EXTENSION])
-        flows.app.reconfigure(url=stream.url)
-        try:
-            chaos = Chaos(stream, proxy, url, seed=1)
-            chaos.run(_SECONDS, _FLOWS)
-            print(f"{len(chaos.handles)} flows; {dict(chaos.done)}; {proxy.cuts} cuts")
-            _check(stream, chaos)
-        finally:
-            flows.app.close()
-            flows.app.reconfigure(url=before)
+
+        def cut(chance: random.Random) -> None:
+            marker = chance.choice((b"", b"COMMIT", b"ems_flow_step", b"ems_flow_end", b"ems_flow SET"))
+            proxy.arm(marker, chance.choice((Cut.BEFORE, Cut.AFTER)))
+
+        chaos = Chaos(stream, url, 1, cut)
+        chaos.go_on(_SECONDS, _FLOWS)
+        proxy.disarm()
+        chaos.end()
+        print(f"{len(chaos.handles)} flows; {dict(chaos.done)}; {proxy.cuts} cuts")
+        _check(stream, chaos, 11)
 
 
-def _check(stream: Stream, chaos: Chaos) -> None:
+class _OfPrimary(Looker):
+    """Looks at the present primary of a group."""
+
+    def __init__(self, group: Cluster) -> None:
+        super().__init__(group.url)
+        self._group = group
+
+    def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query, at the next primary if this one is gone."""
+        while True:
+            primary = until(lambda: self._group.primary() + 1, 90, "there is a primary", 0.1) - 1
+            self.url = self._group.url_of(primary)
+            try:
+                return super().rows(statement, *args)
+            except pymysql.err.OperationalError:
+                if self._group.nodes[primary].answers:
+                    raise
+
+
+class _OnGroup(Stream):
+    """A stream on a group of servers."""
+
+    def __init__(self, on: On, folder: Path) -> None:
+        super().__init__(on.cluster.nodes[0], on.url, folder)
+        self._looker = _OfPrimary(on.cluster)
+
+
+@pytest.mark.xdist_group("group")
+def test_flows_outlive_the_primary_of_a_group(on_group: On, tmp_path: Path) -> None:
+    group = on_group.cluster
+    with Database(on_group.url).session() as session:
+        migrate(session, [EXTENSION])
+    stream = _OnGroup(on_group, tmp_path)
+    stream.run("CREATE TABLE effect (id INT PRIMARY KEY AUTO_INCREMENT, n INT NOT NULL, pid INT NOT NULL, KEY (n))")
+    with closing(stream), _app_at(on_group.url):
+        flows.app.reconfigure(publish_timeout_s=90)
+        chaos = Chaos(stream, on_group.url, 2)
+        chaos.go_on(_SECONDS / 4)
+        first = group.primary()
+        group.nodes[first].kill()
+        chaos.go_on(_SECONDS / 2, _FLOWS)
+        group.rejoin(first)
+        chaos.end()
+        print(f"{len(chaos.handles)} flows; {dict(chaos.done)}; primary {first}, then {group.primary()}")
+        _check(stream, chaos, 3)
+
+
+def _check(stream: Stream, chaos: Chaos, breaks: int) -> None:
     effects: dict[int, list[int]] = {}
     for (one,) in stream.rows("SELECT n FROM effect ORDER BY id"):
         effects.setdefault(one // flows.SPAN * flows.SPAN, []).append(one)
@@ -168,4 +239,4 @@ def _check(stream: Stream, chaos: Chaos) -> None:
         assert undone == sorted(undone, reverse=True), f"{handle.id} was undone in another order"
     assert effects == {}, "effects of no flow"
     assert stream.rows("SELECT * FROM ems_flow_step WHERE pending > 0") == []
-    assert sum(chaos.done.values()) > 10, "something was broken"
+    assert sum(chaos.done.values()) >= breaks, "something was broken"

@@ -66,7 +66,7 @@ _WEB = """
     security/test_one_row.py security/test_payloads.py unit/test_options.py
 """
 _ALARMS = """
-    alarms/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
+    alarms/test_alarms.py flows/test_alarms.py cli/test_alarms.py cli/test_starts.py process/test_alarms.py security/test_secrets.py store/test_capped_lists.py
 """
 _SCANS = "store/test_cancel.py store/test_fillers.py store/test_flat_cost.py store/test_high_watermark.py"
 _TOP = """
@@ -85,7 +85,7 @@ _DELETED = [
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
     _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
-    _deleted("web", "emsworker.web emsworker.flows.pages", f"{_WEB} flows/test_pages.py"),
+    _deleted("web", "emsworker.web emsworker.flows.pages", f"{_WEB} flows/test_pages.py flows/test_values.py"),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted(
         "flows",

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 from dbos import DBOS  # type: ignore[import-not-found,unused-ignore]
 
-from bench.flows.apps.answering import answer
+from bench.flows.apps.answering import answer, latencies
 
 DBOS(config={"name": "bench", "system_database_url": os.environ["BENCH_BROKER"], "log_level": "ERROR"})
 
@@ -22,6 +23,17 @@ def count(number: int) -> int:
 @DBOS.step()
 async def acount(number: int) -> int:
     return number
+
+
+@DBOS.step()
+def now() -> int:
+    return time.monotonic_ns()
+
+
+@DBOS.workflow()
+def first() -> int:
+    ran_at: int = now()
+    return ran_at
 
 
 @DBOS.workflow()
@@ -76,6 +88,7 @@ def main() -> None:
     answer(
         {
             "steps": lambda flows, size: each(steps, flows, size),
+            "first": lambda flows, _: latencies(flows, lambda: DBOS.start_workflow(first).get_result()),
             "coroutines": side_by_side,
             "join": lambda flows, size: each(join, flows, size),
             "calls": lambda flows, size: each(chain, flows, size),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
-from bench.flows.apps.answering import answer
+from bench.flows.apps.answering import answer, latencies
 from emsworker import Ems
 from emsworker.flows import AsyncFlow, Flow
+
+_POLL_S = 0.02
 
 app = Ems("bench-flows")
 
@@ -39,6 +42,17 @@ async def asteps(flow: AsyncFlow, size: int) -> int:
 
 
 @app.flow
+def first(flow: Flow) -> int:
+    return flow.step(time.monotonic_ns)
+
+
+@app.flow
+def sleeper(flow: Flow) -> str:
+    flow.sleep("30d")
+    return "awake"
+
+
+@app.flow
 def join(flow: Flow, size: int) -> int:
     return len(flow.gather(one.s(number) for number in range(size)))
 
@@ -65,11 +79,21 @@ def side_by_side(flows: int, size: int) -> int:
     return asyncio.run(run())
 
 
+def asleep(flows: int) -> int:
+    """Start flows that sleep; return how many there are once they do."""
+    handles = [sleeper.start() for _ in range(flows)]
+    while any(handle.state != "waiting" for handle in handles):
+        time.sleep(_POLL_S)
+    return flows
+
+
 def main() -> None:
     """Answer."""
     answer(
         {
             "steps": in_turn,
+            "first": lambda flows, _: latencies(flows, lambda: first.start().get()),
+            "sleep": lambda flows, _: asleep(flows),
             "coroutines": side_by_side,
             "join": lambda flows, size: sum(handle.get() for handle in [join.start(size) for _ in range(flows)]),
             "calls": lambda flows, size: sum(handle.get() for handle in [chain.start(size) for _ in range(flows)]),

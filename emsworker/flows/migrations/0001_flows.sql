@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS ems_flow_step (
   step INT UNSIGNED NOT NULL,
   kind ENUM('step', 'transaction', 'call', 'gather', 'sleep', 'wait', 'undo', 'undone', 'emit', 'patch') NOT NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  branch VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   total INT UNSIGNED NOT NULL DEFAULT 0,
   pending INT UNSIGNED NOT NULL DEFAULT 0,
   topics VARCHAR(4000) CHARACTER SET ascii COLLATE ascii_bin NULL,

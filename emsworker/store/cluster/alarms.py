@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emsworker.core.alarms import Alarm, Metric, Rule, Silence
+from emsworker.core.alarms import Alarm, Rule, Silence, find_metric
 from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
@@ -41,7 +41,7 @@ def list_rules(session: Session, *, addresses: bool = True) -> list[Rule]:
         addresses: with their receivers; otherwise the rules have none.
     """
     return [
-        Rule(name, Metric(metric), float(above), float(for_s), float(within_s), int(least), *rest)
+        Rule(name, find_metric(metric), float(above), float(for_s), float(within_s), int(least), *rest)
         for name, metric, above, for_s, within_s, least, *rest in session.rows(
             _SQL.list_rules if addresses else _SQL.list_rules_only
         )

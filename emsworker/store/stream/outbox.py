@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from emsworker.core.batches import in_batches
 from emsworker.core.counted import counted
 from emsworker.core.errors import AssertionBroken, Duplicate, MessageTooLarge, StatementRefused
 from emsworker.core.ids import uid_text
-from emsworker.core.model import NewMessage
+from emsworker.core.model import NewMessage, Topic
 from emsworker.core.partitioner import partition_number, partition_of
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
@@ -124,16 +124,24 @@ def find_kept(session: Session, topic_id: int, uids: Sequence[bytes]) -> set[byt
     return {row[0] for row in rows} | set(find_uids(session, topic_id, uids))
 
 
-def relay_due(session: Session, limit: int, late_s: float = 0.0, *, plain: bool = False) -> Round:
+def relay_due(
+    session: Session, limit: int, late_s: float = 0.0, *, plain: bool = False, topics: Iterable[Topic] | None = None
+) -> Round:
     """Move at most ``limit`` due messages of every topic; a topic that is moving or gone is logged and left out.
 
     Args:
         late_s: leave messages that have been due for less than this many seconds to others.
         plain: look for rows of ``ems_publish`` as well.
+        topics: those that may have some, if that is known; it saves the search. What another server keeps is left out.
     """
     moved: dict[int, int] = {}
     next_s = math.inf
-    look = find_due(session, plain=plain)
+    if topics is None:
+        look = find_due(session, plain=plain)
+    else:
+        look = Look(
+            [Due(topic.id, topic.name, topic.partitions, -late_s) for topic in topics if topic.server is None], False
+        )
     for due in look.due:
         if due.seconds + late_s > 0:
             next_s = min(next_s, due.seconds + late_s)

@@ -375,7 +375,7 @@ CREATE TABLE IF NOT EXISTS ems_position (
 
 CREATE TABLE IF NOT EXISTS ems_alarm_rule (
   name VARCHAR(190) NOT NULL,
-  metric ENUM('lag', 'oldest', 'retries', 'dead', 'no_consumer', 'stuck', 'error_rate', 'refused', 'locked', 'disk_full') NOT NULL,
+  metric VARCHAR(64) NOT NULL,
   above DOUBLE NOT NULL,
   for_s DOUBLE NOT NULL,
   within_s DOUBLE NOT NULL,
