@@ -16,7 +16,7 @@ from emsworker.extending.database import Session, Statements, identifier, stream
 from emsworker.extending.errors import StoreUnavailable
 from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
-from emsworker.flows.message_search import MessageSearch
+from emsworker.flows.flow_messages import FlowMessages
 from emsworker.flows.places import CallPlace
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements, send_wake
@@ -60,31 +60,31 @@ class WatchFlows:
 
     def __init__(self, server: str = MAIN, quiet_s: float = 30.0, pause_s: float = 5.0) -> None:
         self._server, self._quiet_s, self._pause_s = server, quiet_s, pause_s
-        self._search: MessageSearch | None = None
+        self._messages: FlowMessages | None = None
         self._last = dict.fromkeys((READY, RUNNING, WAITING), _START)
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Look at the next page of each state."""
-        if self._search is None:
-            self._search = MessageSearch(self._server, settings)
+        if self._messages is None:
+            self._messages = FlowMessages(self._server, settings)
         for state, (after, after_id) in self._last.items():
             page = _PAGES[state]
             args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": page}
             rows = session.rows(_SQL.list_quiet, args)
             flows = [OpenFlow(*row[:-1]) for row in rows]
             if state == WAITING:
-                self._look_at_waiting(session, self._search, flows)
+                self._look_at_waiting(session, self._messages, flows)
             else:
-                self._look_at_messages(session, self._search, flows)
+                self._look_at_messages(session, self._messages, flows)
             self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == page else _START
         return self._pause_s
 
-    def _look_at_messages(self, session: Session, search: MessageSearch, flows: Sequence[OpenFlow]) -> None:
+    def _look_at_messages(self, session: Session, messages: FlowMessages, flows: Sequence[OpenFlow]) -> None:
         for flow in flows:
-            if not search.may_be_unfinished(session, flow.topic_id, flow.owner):
-                self._end_or_wake(session, flow, search.find_dead(session, flow.topic_id, flow.owner))
+            if not messages.may_be_unfinished(session, flow.topic_id, flow.owner):
+                self._end_or_wake(session, flow, messages.find_dead(session, flow.topic_id, flow.owner))
 
-    def _look_at_waiting(self, session: Session, search: MessageSearch, flows: Sequence[OpenFlow]) -> None:
+    def _look_at_waiting(self, session: Session, messages: FlowMessages, flows: Sequence[OpenFlow]) -> None:
         """Look at flows that wait together: there may be a million, and none of them needs anything."""
         if not flows:
             return
@@ -92,7 +92,7 @@ class WatchFlows:
         args = {"flow_ids": [*by_id], "quiet_s": self._quiet_s}
         for flow_id, step, total, topics in session.rows(_SQL.list_pending, args):
             if topics:
-                calls = _Calls(session, search, flow_id, step, [int(one) for one in topics.split(",")])
+                calls = _Calls(session, messages, flow_id, step, [int(one) for one in topics.split(",")])
                 self._tell_lost(session, calls, total)
         for (flow_id,) in session.rows(_SQL.list_overdue, args):
             self._wake(session, by_id[flow_id], "its time has come")
@@ -155,9 +155,11 @@ class _Calls:
         topic_ids: of the topics to which they were sent.
     """
 
-    def __init__(self, session: Session, search: MessageSearch, flow: int, step: int, topic_ids: Sequence[int]) -> None:
+    def __init__(
+        self, session: Session, messages: FlowMessages, flow: int, step: int, topic_ids: Sequence[int]
+    ) -> None:
         self.flow, self.step = flow, step
-        self._session, self._search, self._topic_ids = session, search, topic_ids
+        self._session, self._messages, self._topic_ids = session, messages, topic_ids
 
     def told(self) -> set[int]:
         """Return the numbers of those that have ended by now."""
@@ -175,10 +177,10 @@ class _Calls:
             yield CallEnd(number, None, self._dead(place.uid) or _LOST)
 
     def _may_end(self, uid: bytes) -> bool:
-        return any(self._search.may_be_unfinished(self._session, one, uid) for one in self._topic_ids)
+        return any(self._messages.may_be_unfinished(self._session, one, uid) for one in self._topic_ids)
 
     def _dead(self, uid: bytes) -> StoredError | None:
-        found = (self._search.find_dead(self._session, one, uid) for one in self._topic_ids)
+        found = (self._messages.find_dead(self._session, one, uid) for one in self._topic_ids)
         return next(filter(None, found), None)
 
 

@@ -1,4 +1,4 @@
-"""The search for messages of flows on all servers: a topic may be kept by another one than the flow, and may move."""
+"""The messages of flows, on all servers: a topic may be kept by another one than the flow, and may move."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SQL = Statements(__name__)
 _ANSWER_S, _AWAY_S = 3.0, 30.0
 
 
-class MessageSearch:
-    """Finds messages of a server there, and on those to which they may have gone.
+class FlowMessages:
+    """The messages of the flows of a server, there and on those to which they may have gone.
 
     Args:
         server: its name.
