@@ -17,12 +17,13 @@ from emsworker.admin.stream import Admin
 from emsworker.app import Ems
 from emsworker.core.counted import counted, plural
 from emsworker.core.errors import ConfigError, EmsError, MoveUnfinished, Problem, StoreUnavailable
+from emsworker.core.extension import load
 from emsworker.core.model import Topic, TopicKind
 from emsworker.core.process.clock import ticks
 from emsworker.core.servers import MAIN, check_apart, parse_servers, place
 from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import check_version, stream_id
+from emsworker.store.engine.schema import check_version, present_extensions, stream_id
 from emsworker.store.engine.session import Session
 from emsworker.store.inspect import lists
 from emsworker.store.inspect.monitoring import list_extents
@@ -112,6 +113,7 @@ class Retirement:
         passing += database.call(_plain_rows)
         needed = [*self._immovable(own), *self._pointers(parts), *self._processes(parts)]
         needed += [text for _, text in sorted(self._unmoved.items())]
+        needed += database.call(_needs_of_extensions)
         lost = [*self._losses(database, lags), *database.call(lambda session: _unread(session, own))]
         return Remains(kept, (*needed, *passing), tuple(passing), tuple(lost))
 
@@ -265,6 +267,11 @@ class Retirement:
         rules = [one.rule.name for one in admin.alarms.list(addresses=False)]
         if rules:
             yield f"alarm rules: {_some(rules)}; create them on the servers of their topics, and delete them here"
+
+
+def _needs_of_extensions(session: Session) -> list[str]:
+    needy = (one.needs_server for one in present_extensions(session) if one.needs_server is not None)
+    return [text for target in needy for text in load(target)(session)]
 
 
 def _plain_rows(session: Session) -> list[str]:

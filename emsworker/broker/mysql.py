@@ -222,6 +222,10 @@ class MysqlBroker:
         """Return a topic, created on first use if that is allowed."""
         return self.catalog.topic(name)
 
+    def topic_on(self, stream: MysqlBroker, name: str) -> Topic:
+        """Return a topic; there is one server."""
+        return self.topic(name)
+
     def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """Return a group of a topic, created on first use if that is allowed."""
         return self.catalog.group(topic, name, declared, order)

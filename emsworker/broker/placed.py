@@ -237,6 +237,15 @@ class PlacedBroker:
         """Return a topic, created on first use if that is allowed."""
         return self.kept_by(name).topic(name)
 
+    def topic_on(self, stream: MysqlBroker, name: str) -> Topic:
+        """Return a topic as one server has it, with a pointer if another one keeps it."""
+        (server,) = (one for one, broker in self.servers.items() if broker is stream)
+        if ticks() >= self._rows_until.get((server, name), 0.0):
+            if self._row(server, name) is None and (holder := self.locate(name)[-1]) != server:
+                self.point(server, name, holder)
+            self._rows_until[server, name] = ticks() + _FRESH_S
+        return stream.topic(name)
+
     def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """Return a group of a topic, created on first use if that is allowed."""
         return self.kept_by(topic.name).group(topic, name, declared, order)
@@ -296,11 +305,7 @@ class PlacedBroker:
     def _send_within(self, topic: str, messages: Sequence[NewMessage], transaction: Any) -> list[Receipt]:
         name = self.home_of(transaction)
         broker = self.server(name)
-        if ticks() >= self._rows_until.get((name, topic), 0.0):
-            if self._row(name, topic) is None and (holder := self.locate(topic)[-1]) != name:
-                self.point(name, topic, holder)
-            self._rows_until[name, topic] = ticks() + _FRESH_S
-        found = broker.topic(topic)
+        found = self.topic_on(broker, topic)
         if found.server is not None and any(one.dedup_key is not None for one in messages):
             raise TopicRuleError(
                 f"topic {topic!r} is kept on the server {found.server!r}, the transaction runs on {name!r}, and a "

@@ -117,6 +117,10 @@ class Broker(Protocol):
         """
         ...
 
+    def topic_on(self, stream: MysqlBroker, name: str) -> Topic:
+        """Return a topic as one of the servers has it: its messages can be stored there, wherever it is kept."""
+        ...
+
     def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """Return a group of a topic, created on first use if that is allowed.
 

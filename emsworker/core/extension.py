@@ -96,6 +96,8 @@ class Extension:
             prometheus_client for those of the stream, as ``module:name``; see
             :mod:`emsworker.monitoring.metrics`.
         measures: what rules of alarms can measure, by the name that ``ems alarms create --on`` takes.
+        needs_server: a function of a session, as ``module:name``, that yields lines about what the extension still
+            needs the server for; ``ems servers retire`` prints them, and the server is not retired before.
         default_stream: a function without arguments, as ``module:name``, that returns the :class:`DefaultStream` to use
             where no address is given, or ``None``.
         follow: a function, as ``module:name``, that is told of the ends of calls whose header ``ems-follow`` begins
@@ -118,6 +120,7 @@ class Extension:
     checks: str | None = None
     metrics: str | None = None
     measures: Mapping[str, Measure] = field(default_factory=lambda: _NOTHING)
+    needs_server: str | None = None
     default_stream: str | None = None
     follow: str | None = None
     follow_in_memory: str | None = None

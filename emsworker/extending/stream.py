@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from emsworker.store.groups import skipping as skipping
     from emsworker.store.groups.cancel import cancel as cancel
     from emsworker.store.groups.claims import find_new as find_new
+    from emsworker.store.groups.dead import delete_dead as delete_dead
+    from emsworker.store.groups.dead import requeue as requeue
     from emsworker.store.groups.putback import PutBack as PutBack
     from emsworker.store.groups.putback import Row as Row
     from emsworker.store.groups.replay import Replayed as Replayed
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from emsworker.store.stream.retention import Kept as Kept
     from emsworker.store.stream.search import read_sent as read_sent
     from emsworker.store.topics import get_topic as get_topic
+    from emsworker.store.topics import list_groups as list_groups
     from emsworker.store.topics import list_topics as list_topics
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
@@ -60,6 +63,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.store.groups": "backlog putback skipping",
             "emsworker.store.groups.cancel": "cancel",
             "emsworker.store.groups.claims": "find_new",
+            "emsworker.store.groups.dead": "delete_dead requeue",
             "emsworker.store.groups.putback": "PutBack Row",
             "emsworker.store.groups.replay": "Replayed",
             "emsworker.store.groups.skipping": "SkipPolicy",
@@ -80,6 +84,6 @@ else:  # a name that is not above is an error of types, too
             "emsworker.store.stream.outbox": "insert_text",
             "emsworker.store.stream.retention": "Kept",
             "emsworker.store.stream.search": "read_sent",
-            "emsworker.store.topics": "get_topic list_topics",
+            "emsworker.store.topics": "get_topic list_groups list_topics",
         },
     )

@@ -361,29 +361,33 @@ def _change(
     stream = open_stream()
     opened = _opened(stream)
     only = _filter_of(stream, given, **more)
+    by_id = bool(ids)  # an input without a line names no flow, which is not all of them
     if ids == ("-",):
         ids = tuple(line.strip() for line in sys.stdin if line.strip())
     for key in ids:  # all are found before the first is changed, so that a mistyped one changes nothing
         opened.find(key)
-    count, capped = (len(ids), False) if ids else _count(opened, only)
+    count, capped = (len(ids), False) if by_id else _count(opened, only)
     told = f"{'more than ' if capped else ''}{counted(count, 'flow')}"
     if dry_run:
         print_done({"would_be_" + done.lower(): count, "capped": capped}, f"It would {ask.lower()} {told}.", as_json)
         return
     if count and (everything or ask == "Delete"):
         confirm(f"{ask} {told}?", yes)
-    target = ", ".join(ids) if ids else _text_of(only)
+    if by_id and not ids:
+        print_done({done.lower(): 0, "refused": {}}, f"{done} 0 flows: no id was given.", as_json)
+        return
+    target = ", ".join(ids) if by_id else _text_of(only)
     with stream.recording(
         f"{ask.lower()} flows" if len(ids) != 1 else f"{ask.lower()} flow", target, count_flow
     ) as database:
         work = work_of(Flows(database))
-        if ids:
+        if by_id:
             changed, refused = sum(work(key) for key in ids), dict[str, str]()
         else:
             with progress(f"{ask} them", None if capped else count) as bar:
                 changed, refused = change_all(Flows(database), only, work, bar.update)
     print_done({done.lower(): changed, "refused": refused}, f"{done} {counted(changed, 'flow')}.", as_json)
-    _tell_left(len(ids) - changed if ids else len(refused), refused)
+    _tell_left(len(ids) - changed if by_id else len(refused), refused)
 
 
 def _check_choice(ids: tuple[str, ...], everything: bool) -> None:

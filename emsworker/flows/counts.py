@@ -52,6 +52,14 @@ def check_flows(session: Session, settings: Settings) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, "flows", value, fix)
 
 
+def name_open(session: Session) -> Iterator[str]:
+    """Yield a line about the flows that have not ended: they end on the server on which they began."""
+    names = _sums((one.name, one.count) for one in count_flows(session, FlowFilter(states=OPEN), _MOST))
+    if names:
+        text = ", ".join(f"{name} ({count})" for name, count in sorted(names.items()))
+        yield f"flows have not ended: {text}; let them, or cancel them with `ems flows cancel`"
+
+
 def count_for_metrics(session: Session) -> Iterator[Any]:
     """Yield the flows that have not ended, and those that have failed, as metric families."""
     counts, now = count_flows(session, _ASKED, _MOST), server_now(session)

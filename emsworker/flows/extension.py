@@ -19,6 +19,8 @@ EXTENSION = Extension(
             "age of the oldest flow of a function that has not ended; --group names the function",
         )
     },
+    topics=("ems.flow-events",),  # events.py
+    needs_server="emsworker.flows.counts:name_open",
     follow="emsworker.flows.following:follow",
     follow_in_memory="emsworker.flows.memory:follow",
     tasks={

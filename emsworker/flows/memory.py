@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -11,12 +11,15 @@ from itertools import count
 from typing import Any
 
 from emsworker.extending.apps import Ems, MemoryBroker
+from emsworker.extending.errors import WrongArguments
 from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import NewMessage, ResultRow, Topic, new_uid
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import end_of, read_place
+from emsworker.flows.places import Place, end_of, read_place
+from emsworker.flows.retrying import AGAIN, ENDED_WELL, GONE, LOST, RUNS, UNDONE_FLOW, can_call_again, was_undone
 from emsworker.flows.rows import (
     CANCELLED,
+    DONE,
     ENDED,
     FAILED,
     READY,
@@ -63,7 +66,7 @@ class MemoryFlowStore:
 
     stream_id = "0"
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, app: Ems, name: str) -> Topic:
         """Return a topic."""
         return self._broker.topic(name)
 
@@ -297,31 +300,92 @@ class MemoryFlowStore:
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
         """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.MysqlFlowStore.retry`."""
-        kept = self._flows[flow.id]
+        number = flow.id
+        for parent in self._failed_above(flow):
+            if step is not None:
+                raise WrongArguments(f"another flow has called flow {flow.key!r}, and has failed; run that again")
+            number = parent
+        return self._reopen(self._flows[number], step)
+
+    def _failed_above(self, flow: FlowRow) -> Iterator[int]:
+        row = flow
+        while row.parent is not None:
+            kept = self._flows.get(int(row.parent.split(".")[0]))
+            if kept is None or kept.row.state != FAILED:
+                return
+            row = kept.row
+            yield row.id
+
+    def _reopen(self, kept: KeptFlow, wanted: int | None = None) -> bool:
         if kept.row.state not in (FAILED, CANCELLED):
             return False
         steps = list(kept.steps.values())
         failed = max((number for (number, _), end in kept.ends.items() if end.failure is not None), default=None)
-        first = first_forgotten(steps, kept.row.state, failed, step)
+        first = first_forgotten(steps, kept.row.state, failed, wanted)
         if first is None:
             return False
-        still_fails = any(one.kind == UNDONE for one in steps)
+        calls_failed = kept.row.state == FAILED and first == failed
+        if wanted is None and calls_failed and self._call_again(kept, kept.steps[first]):
+            return True
         kept.steps = {number: one for number, one in kept.steps.items() if number < first}
         kept.ends = {place: one for place, one in kept.ends.items() if place[0] < first}
         kept.signals += [signal for number, signal in kept.taken if number >= first]
         kept.taken = [one for one in kept.taken if one[0] < first]
-        kept.row = replace(
-            kept.row,
-            state=READY,
-            owner=new_uid(),
-            failure=kept.row.failure if still_fails else None,
-            ended_at=None,
-            deadline_at=None,
-            run=kept.row.run + 1,
-            next_step=max(kept.row.next_step, next_number(steps)),
-        )
+        self._set(kept, READY, steps, next_number(steps))
         self._send_wake(kept)
         return True
+
+    def _set(self, kept: KeptFlow, state: str, steps: Sequence[StepRow], next_step: int = 0) -> None:
+        row = kept.row
+        kept.row = replace(
+            row,
+            state=state,
+            owner=new_uid(),
+            failure=row.failure if any(one.kind == UNDONE for one in steps) else None,
+            ended_at=None,
+            deadline_at=None,
+            run=row.run + 1,
+            next_step=max(row.next_step, next_step),
+        )
+
+    def _call_again(self, kept: KeptFlow, row: StepRow) -> bool:
+        """Run the failed calls of a step again; false if the step is to be forgotten instead."""
+        ends = {number: end for (step, number), end in kept.ends.items() if step == row.number and end.failure}
+        calls = {one.row.parent: one for one in self._flows.values()}
+        children = {number: calls.get(f"{kept.row.id}.{row.number}.{number}") for number in ends}
+        uids = {number: Place(self.stream_id, kept.row.id, row.number, number).uid for number in ends}
+        found = {
+            number: self._look_at_task(uids[number], ends[number]) if child is None else _look_at_flow(child)
+            for number, child in children.items()
+        }
+        if not can_call_again(kept.row.key, row, found):
+            return False
+        row.pending, row.ended_at = len(found), None
+        self._set(kept, WAITING, list(kept.steps.values()))
+        kept.row.waits = f"{row.kind} {row.name}"
+        for number, state in found.items():
+            del kept.ends[row.number, number]
+            child = children[number]
+            if child is None:
+                self._broker.requeue(uids[number])
+            elif state == ENDED_WELL:
+                self.end(kept.row.id, row.number, CallEnd(number, child.row.value, None))
+            else:
+                self._reopen(child)
+        return True
+
+    def _look_at_task(self, uid: bytes, end: CallEnd) -> str:
+        if any(kept.new.uid == uid for _, kept, _ in self._broker.dead):
+            return AGAIN
+        if self._broker.waits(uid):
+            return RUNS
+        return LOST if end.failure is not None and end.failure.kind == "CallLost" else GONE
+
+
+def _look_at_flow(kept: KeptFlow) -> str:
+    if kept.row.state in (FAILED, CANCELLED):
+        return UNDONE_FLOW if was_undone(list(kept.steps.values())) else AGAIN
+    return ENDED_WELL if kept.row.state == DONE else RUNS
 
 
 def follow(broker: MemoryBroker, results: Sequence[ResultRow]) -> None:

@@ -54,8 +54,8 @@ class FlowStore(Protocol):
         """Identity of the stream that keeps the flows."""
         ...
 
-    def topic(self, name: str) -> Topic:
-        """Return a topic as the stream has it: it may be kept by another server."""
+    def topic(self, app: Ems, name: str) -> Topic:
+        """Return a topic as the stream has it, which may be kept by another server."""
         ...
 
     def now(self) -> datetime:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from emsworker.extending.errors import WrongArguments
 from emsworker.flows.rows import UNDONE, StepRow
+
+AGAIN, RUNS, ENDED_WELL, UNDONE_FLOW, LOST, GONE = "again", "runs", "ended", "undone", "lost", "gone"
+"""What has become of a call that has failed: it can be run again; it is run again; it was, and has ended well; it is a
+flow whose steps were undone; it has never been run; or nobody knows."""
 
 
 def first_step(flow: str, steps: Sequence[StepRow], wanted: int | str | None) -> int | None:
@@ -38,3 +42,31 @@ def was_undone(steps: Sequence[StepRow]) -> bool:
 def refusal(flow: str) -> WrongArguments:
     """Return the error of running a flow again whose steps were undone."""
     return WrongArguments(f"steps of flow {flow!r} were undone, so it cannot go on; start it anew with another id")
+
+
+def can_call_again(flow: str, row: StepRow, found: Mapping[int, str]) -> bool:
+    """Return whether the failed calls of a step can be run again as they are; false if the step is to be forgotten.
+
+    Args:
+        flow: its id.
+        found: what has become of each call that has failed, by its number.
+
+    Raises:
+        WrongArguments: one cannot be, and to make all calls of the step again could have their effects twice.
+    """
+    number, state = next(((number, one) for number, one in found.items() if one in _WHY), (0, AGAIN))
+    if state == AGAIN:
+        return True
+    if row.total == 1 and state != GONE:
+        return False
+    raise WrongArguments(
+        f"flow {flow!r}: call {number} of step {row.name!r} {_WHY[state]}; `--from {row.number}` makes all calls of "
+        "that step again, those too that have ended well"
+    )
+
+
+_WHY = {
+    GONE: "is no dead letter any more: if it was requeued, it has taken effect",
+    UNDONE_FLOW: "is a flow whose steps were undone",
+    LOST: "was cancelled, skipped or deleted",
+}

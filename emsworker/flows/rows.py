@@ -134,6 +134,7 @@ class FlowRow:
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
         next_step: the least number that no step has had.
         begins_at: before which it does not begin, of a burst of starts that may not be over.
+        has_events: its changes are messages of a topic.
     """
 
     id: int
@@ -155,6 +156,7 @@ class FlowRow:
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     begins_at: datetime | None = None
+    has_events: bool = False
 
     @property
     def burst(self) -> str:

@@ -276,7 +276,7 @@ class FlowRun:
             by_topic.setdefault(call.topic, []).append(call)
         for topic, calls in by_topic.items():
             self.app.send_calls(topic, calls, transaction=transaction)
-        row.topics = ",".join(str(self.store.topic(topic).id) for topic in by_topic) or None
+        row.topics = ",".join(str(self.store.topic(self.app, topic).id) for topic in by_topic) or None
         if row.topics is not None and len(row.topics) > _TOPICS:
             raise WrongArguments(f"{row.name[:50]}: calls of one step go to at most some hundred topics")
 

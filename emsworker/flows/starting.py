@@ -79,23 +79,23 @@ def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any =
     Raises:
         FlowExists: that one is of another function, or has other arguments.
     """
-    return store.start(transaction, new, _topic(store, task.topic), new_uid())
+    return store.start(transaction, new, _topic(store, task), new_uid())
 
 
 def start_later(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> str:
     """Start the flow of a burst, or move its start; return its id."""
-    return store.debounce(transaction, new, _topic(store, task.topic).id, new_uid())
+    return store.debounce(transaction, new, _topic(store, task).id, new_uid())
 
 
-def _topic(store: FlowStore, name: str) -> Topic:
+def _topic(store: FlowStore, task: FlowFunction) -> Topic:
     """Return the topic on which flows are run.
 
     Raises:
         TopicRuleError: it takes no messages.
     """
-    topic = store.topic(name)
+    topic = store.topic(task.flow_app, task.topic)
     if not topic.rule.writable:
-        raise TopicRuleError(f"topic {name!r} has the rule {topic.rule.value!r}; no flow was started on it")
+        raise TopicRuleError(f"topic {task.topic!r} has the rule {topic.rule.value!r}; no flow was started on it")
     return topic
 
 

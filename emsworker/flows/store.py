@@ -5,7 +5,7 @@ Every write of a run begins with its fence: it takes effect only while the run i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -26,19 +26,20 @@ from emsworker.extending.database import (
     server_now,
     stream_id,
 )
-from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused
+from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused, WrongArguments
 from emsworker.extending.processes import forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
 from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
+from emsworker.flows.events import send_event, send_started
 from emsworker.flows.places import Place
+from emsworker.flows.reopening import Reopening
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
     READY,
-    UNDONE,
     WAITING,
     CallEnd,
     FlowRow,
@@ -48,9 +49,8 @@ from emsworker.flows.rows import (
     SignalRow,
     StepRow,
     StoredError,
-    first_forgotten,
-    next_number,
 )
+from emsworker.flows.waking import WAKE, send_wake
 
 _SQL = Statements(__name__)
 _ENDS_A_STATEMENT, _BYTES_A_STATEMENT = 500, 1 << 20
@@ -88,9 +88,9 @@ class MysqlFlowStore:
         """Identity of the stream that keeps the flows."""
         return self._database.call(stream_id)
 
-    def topic(self, name: str) -> Topic:
-        """Return a topic as the stream has it: it may be kept by another server."""
-        return self._of_app.topic(name)
+    def topic(self, app: Ems, name: str) -> Topic:
+        """Return a topic as the stream has it, which may be kept by another server."""
+        return app.broker.topic_on(self._of_app, name)
 
     def now(self) -> datetime:
         """Return the time of the server, in UTC."""
@@ -121,7 +121,7 @@ class MysqlFlowStore:
         filled = self._filled(new, topic.id, owner)
         if transaction is None and topic.server is None and self._start_directly(new, topic, owner, filled):
             return True
-        *statements, last = self._starting(new, topic.id, filled)
+        *statements, last = self._starting(new, topic.id, owner, filled)
         ((its_owner, name, args),) = self._run_all(transaction, statements, last)
         if its_owner != owner:
             new.check_same(name, args)
@@ -138,7 +138,7 @@ class MysqlFlowStore:
             packet = session.packet()
             packet.begin()
             packet.add(fill(_SQL.insert_flow, {**filled, "ignore": Sql("")}))
-            for statement in self._describing(new, filled):
+            for statement in self._describing(new, owner, filled):
                 packet.add(statement)
             raise_counter(packet, topic.id, partition, 1)
             packet.add(fill(_SQL.send_first_directly, {**filled, "partition": Sql(str(partition))}))
@@ -173,12 +173,12 @@ class MysqlFlowStore:
             foreign.run(transaction, statement)
         return foreign.run(transaction, last)
 
-    def _starting(self, new: NewFlow, topic_id: int, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+    def _starting(self, new: NewFlow, topic_id: int, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         """Yield the statements that start a flow; the last one reads which one has its id."""
         if new.parent is None:  # a flow that another one calls is kept with that one
             yield self._hold_topic(topic_id)
         yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
-        yield from self._accompanying(new, filled)
+        yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.find_started, filled)
 
     def _debouncing(self, new: NewFlow, topic_id: int, owner: bytes) -> Iterable[Sql]:
@@ -187,7 +187,7 @@ class MysqlFlowStore:
         yield self._hold_topic(topic_id)
         yield fill(_SQL.lock_burst, filled)
         yield fill(_SQL.insert_waiting, filled)
-        yield from self._accompanying(new, filled)
+        yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.move_start, filled)
         yield fill(_SQL.find_burst, filled)
 
@@ -198,16 +198,17 @@ class MysqlFlowStore:
         """
         return fill(_SQL.hold_topic, {"topic_id": kept_topic_id_text(self._database.name, topic_id)})
 
-    def _accompanying(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
-        """Yield what belongs to a flow that was stored just before: its messages and its attributes."""
+    def _accompanying(self, new: NewFlow, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+        """Yield what belongs to a flow that was stored just before: its messages, its attributes and its event."""
         yield fill(_SQL.send_first, filled)
-        yield from self._describing(new, filled)
+        yield from self._describing(new, owner, filled)
 
-    def _describing(self, new: NewFlow, filled: Mapping[str, Sql]) -> Iterable[Sql]:
+    def _describing(self, new: NewFlow, owner: bytes, filled: Mapping[str, Sql]) -> Iterable[Sql]:
         if new.timeout_s is not None:
             yield fill(_SQL.send_deadline, filled)
         for name, value in new.attributes.items():
             yield fill(_SQL.insert_attribute, {**filled, **literals({"name": name, "value": value})})
+        yield send_started(self._name, new.key, owner)
 
     def _filled(self, new: NewFlow, topic_id: int, owner: bytes) -> dict[str, Sql]:
         values = {
@@ -428,6 +429,8 @@ class MysqlFlowStore:
             }
             args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
+            if flow.has_events:
+                yield send_event(self._name, flow.id)
         if change.state in ENDED:
             yield from self._tell_parent(flow.parent, CallEnd(0, change.value, change.failure or flow.failure))
 
@@ -463,8 +466,7 @@ class MysqlFlowStore:
 
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""
-        rows = self._database.call(lambda session: session.rows(_SQL.list_steps, {"flow_id": flow.id}))
-        return [_step(row) for row in rows]
+        return self._database.call(lambda session: _steps(session, flow.id))
 
     def values_of(self, flow: FlowRow, after: int, limit: int) -> list[tuple[int, bytes, datetime]]:
         """Return what a flow has emitted after a number."""
@@ -490,39 +492,63 @@ class MysqlFlowStore:
             return []
         for statement in self._tell_parent(flow.parent, _cancelled(flow.key)):
             session.execute(statement)
+        if flow.has_events:
+            session.execute(send_event(self._name, flow.id))
         cancelled = [flow.id]
         for number in cancelled:  # it grows meanwhile
             children = session.rows(_SQL.list_children, {"prefix": f"{number}.%"})
-            cancelled += [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+            below = [child for (child,) in children if session.change(_SQL.cancel, {"flow_id": child})]
+            for child in below if flow.has_events else ():
+                session.execute(send_event(self._name, child))
+            cancelled += below
         return cancelled
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
         """Run a flow again that has failed or was cancelled; false if it is no such flow now, or its steps were undone.
 
-        One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds.
+        One whose steps were undone is run again only from a given step: its checkpoints no longer tell what holds. One
+        that another flow has called, which has failed with it, is run again as a part of that.
 
         Args:
-            step: number of the first step that is forgotten; by default the calls that have failed last, if the flow
-                ended with their failure.
+            step: number of the first step that is forgotten; by default none is if the flow ended with the failure of
+                calls that can be run again.
+
+        Raises:
+            WrongArguments: it is not known what has become of a call.
         """
+        reopened: list[Reopening] = []
 
         def retry(session: Session) -> bool:
-            ended = session.rows(_SQL.lock_ended, {"flow_id": flow.id})
-            if not ended:
-                return False
-            steps = [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow.id})]
-            ((failed,),) = session.rows(_SQL.find_failed_call, {"flow_id": flow.id})
-            first = first_forgotten(steps, ended[0][0], failed, step)
-            if first is None:
-                return False
-            args: dict[str, Any] = {"flow_id": flow.id, "step": first, "owner": new_uid()}
-            args |= {"next_step": next_number(steps), "still_fails": any(one.kind == UNDONE for one in steps)}
-            for statement in (_SQL.delete_steps, _SQL.delete_ends, _SQL.give_signals_back, _SQL.reopen):
-                session.execute(statement, args)
-            session.execute(send_wake(self._name, flow.id, args["owner"]))
-            return True
+            flows = Reopening(session, self.stream_id, self._name, _steps, self._end_statements)
+            number = flow.id
+            for parent in self._failed_above(session, flow):
+                if step is not None:
+                    raise WrongArguments(f"another flow has called flow {flow.key!r}, and has failed; run that again")
+                number = parent
+            reopened[:] = [flows]
+            return flows.reopen(number, step)
 
-        return self._database.call(lambda session: session.transaction(retry))
+        if not self._database.call(lambda session: session.transaction(retry)):
+            return False
+        self._database.call(lambda _: reopened[0].finish())
+        return True
+
+    def _failed_above(self, session: Session, flow: FlowRow) -> Iterator[int]:
+        """Yield the flows above a flow that have failed, from the one that has called it upwards."""
+        parent = flow.parent
+        while parent is not None:
+            rows = session.rows(_SQL.get_parent, {"flow_id": int(parent.split(".")[0])})
+            if not rows or rows[0][0] != FAILED:
+                return
+            ((_, number, parent),) = rows
+            yield number
+
+    def _end_statements(self, flow: int, step: int, ends: Sequence[CallEnd]) -> Iterable[Sql]:
+        return end_statements(self._name, flow, step, ends)
+
+
+def _steps(session: Session, flow: int) -> list[StepRow]:
+    return [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow})]
 
 
 def _cancelled(key: str) -> CallEnd:
@@ -572,7 +598,7 @@ def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], sign
     run(_SQL.lock_flow, signal)
     for number, state in run(_SQL.find_by_key, signal):
         if state not in ENDED:
-            for statement in (_SQL.insert_signal, _SQL.wake_waiting, _SQL.send_wake):
+            for statement in (_SQL.insert_signal, _SQL.wake_waiting, WAKE):
                 run(statement, {**signal, "flow_id": number})
         return str(state)
     return None
@@ -622,11 +648,6 @@ def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEn
     owner = new_uid()
     yield fill(_SQL.wake_joined, literals({"flow_id": flow_id, "step": step, "owner": owner}))
     yield send_wake(database, flow_id, owner)
-
-
-def send_wake(database: Sql, flow_id: int, owner: bytes) -> Sql:
-    """Return the statement that sends the message of a flow that was woken just before."""
-    return fill(_SQL.send_wake, {**literals({"flow_id": flow_id, "owner": owner}), "database": database})
 
 
 def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
@@ -680,8 +701,10 @@ def _flow(row: Sequence[Any]) -> FlowRow:
     (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
     times = [None if at is None else utc(at) for at in row[15:20]]
     failure = _failure(kind, text)
+    started_at, changed_at, deadline_at, ended_at, begins_at = times
     return FlowRow(
-        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step), *times
+        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step),
+        *(started_at, changed_at, deadline_at, ended_at, begins_at, bool(row[20])),
     )
 
 

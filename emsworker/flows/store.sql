@@ -84,12 +84,14 @@ WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' 
 
 -- name: get_flow
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, NOW(6)
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at,
+  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.id = %(flow_id)s
 
 -- name: get_flow_by_key
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, NOW(6)
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at,
+  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
 
 -- name: list_steps
@@ -189,12 +191,6 @@ INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, 
 SELECT topic_id, %(due_at)s, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s
 
--- name: send_wake
--- The message is sent only if the flow was woken just before: the owner is new each time.
-INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, UTC_TIMESTAMP(6), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
-FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND owner = %(owner)s AND state = 'ready'
-
 -- name: insert_signal
 INSERT INTO %(database)s.ems_flow_signal (flow_id, uid, name, value, sent_at)
 VALUES (%(flow_id)s, %(uid)s, %(name)s, %(value)s, UTC_TIMESTAMP(6))
@@ -212,22 +208,5 @@ SELECT id FROM ems_flow WHERE parent LIKE %(prefix)s AND ended_at IS NULL
 -- name: list_pending_calls
 SELECT step, total, topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND pending > 0 AND topics IS NOT NULL
 
--- name: lock_ended
-SELECT state FROM ems_flow WHERE id = %(flow_id)s AND state IN ('failed', 'cancelled') FOR UPDATE
-
--- name: reopen
-UPDATE ems_flow SET state = 'ready', owner = %(owner)s, error_type = IF(%(still_fails)s, error_type, NULL),
-  error = IF(%(still_fails)s, error, NULL), ended_at = NULL, deadline_at = NULL,
-  run = run + 1, changed_at = NOW(6), next_step = GREATEST(next_step, %(next_step)s) WHERE id = %(flow_id)s
-
--- name: delete_steps
-DELETE FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step >= %(step)s
-
--- name: delete_ends
-DELETE FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step >= %(step)s
-
--- name: give_signals_back
-UPDATE ems_flow_signal SET step = NULL WHERE flow_id = %(flow_id)s AND step >= %(step)s
-
--- name: find_failed_call
-SELECT MAX(step) FROM ems_flow_end WHERE flow_id = %(flow_id)s AND error_type IS NOT NULL
+-- name: get_parent
+SELECT state, id, parent FROM ems_flow WHERE id = %(flow_id)s

@@ -43,6 +43,7 @@ from emsworker.flows.rows import (
     FAILED,
     RUNNING,
     WAITING,
+    FlowRow,
     Loaded,
     NewFlow,
     RunChange,
@@ -52,7 +53,7 @@ from emsworker.flows.rows import (
 )
 from emsworker.flows.run import FlowRun, RunAgain, RunLost, Suspended, is_final
 from emsworker.flows.starting import FLOW_HEADER, new_flow, start, start_later
-from emsworker.flows.stores import check_transaction, store_for, store_named, store_with, stores_of
+from emsworker.flows.stores import check_transaction, store_for, store_named, stores_of
 from emsworker.flows.undoing import undo_all
 
 P = ParamSpec("P")
@@ -136,31 +137,43 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         key = uid_text(new_uid()) if id is None else id
         more: dict[str, Any] = {"timeout_s": timeout_s, "attributes": attributes, "debounce_s": debounce_s}
 
-        def start_on(store: FlowStore) -> FlowHandle[R]:
-            return self._start(new_flow(self, store, args, kwargs, key, **more), store, transaction)
+        def start_on(store: FlowStore, known: FlowRow | None) -> FlowHandle[R]:
+            return self._start(new_flow(self, store, args, kwargs, key, **more), store, known, transaction)
 
         started: FlowHandle[R] = self._where_kept(start_on, transaction, None if id is None or debounce else key)
         return started
 
-    def _start(self, new: NewFlow, store: FlowStore, transaction: Any) -> FlowHandle[R]:
+    def _start(self, new: NewFlow, store: FlowStore, known: FlowRow | None, transaction: Any) -> FlowHandle[R]:
+        if known is not None:
+            new.check_same(known.name, known.args)
+            return FlowHandle(new.key, store, self.flow_app)
         if new.burst is not None:
             key = start_later(store, self, new, transaction)
             return FlowHandle(key, store, self.flow_app, created=key == new.key)
         is_new = start(store, self, new, transaction)
         return FlowHandle(new.key, store, self.flow_app, created=is_new)
 
-    def _where_kept(self, start_on: Callable[[FlowStore], Any], transaction: Any, key: str | None) -> Any:
-        """Start a flow where its topic is kept; one whose id counts, not if it was started where that was before.
+    def _where_kept(
+        self, start_on: Callable[[FlowStore, FlowRow | None], Any], transaction: Any, key: str | None
+    ) -> Any:
+        """Start a flow where its topic is kept.
+
+        Args:
+            start_on: gets that store; or another one, where the topic was before, and the flow with the same id there.
+            key: the id, if others may have used it.
 
         Raises:
             TopicMoved: the topic is just moving, and the caller's transaction is where it was.
         """
         app, until = self.flow_app, ticks() + self.flow_app.settings.publish_timeout_s
         while True:
-            store = self.store if key is None else store_with(app, self.topic, key)
+            store, *former = stores_of(app, self.topic) if key is not None else (self.store,)
+            for one in former:
+                if (known := one.find(key or "")) is not None:
+                    return start_on(one, known)
             check_transaction(app, self.topic, store, transaction)
             try:
-                return start_on(store)
+                return start_on(store, None)
             except AssertionBroken:  # the topic has left, or was deleted, since it was looked up
                 app.broker.forget(self.topic)
                 if transaction is not None or ticks() > until:
@@ -222,8 +235,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             raise DecodeError(f"the body of {message.id} is not a call of a flow: it must be [args, kwargs]") from None
         slot = {name: text for name, text in message.headers.items() if name == SLOT_HEADER}
 
-        def start_on(store: FlowStore) -> bool:
-            return start(store, self, new_flow(self, store, args, kwargs, message.id, headers=slot))
+        def start_on(store: FlowStore, known: FlowRow | None) -> None:
+            if known is None:
+                start(store, self, new_flow(self, store, args, kwargs, message.id, headers=slot))
 
         self._where_kept(start_on, None, message.id)
 

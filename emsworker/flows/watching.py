@@ -15,9 +15,11 @@ from datetime import datetime
 from emsworker.extending.database import Session, Statements, identifier, stream_id
 from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
+from emsworker.flows.events import send_event
 from emsworker.flows.places import Place
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
-from emsworker.flows.store import end_statements, send_wake
+from emsworker.flows.store import end_statements
+from emsworker.flows.waking import send_wake
 from emsworker.flows.whereabouts import Whereabouts
 
 _SQL = Statements(__name__)
@@ -111,6 +113,7 @@ class WatchFlows:
         """Let a flow fail, and tell the one that has called it."""
         if not session.change(_SQL.fail_lost, args):
             return False
+        session.execute(send_event(identifier(session.database), flow.id))
         if flow.parent is not None:
             parent, step, number = map(int, flow.parent.split("."))
             for statement in end_statements(

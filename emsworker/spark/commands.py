@@ -86,8 +86,8 @@ class Pipeline(click.Group):
 def pipeline() -> None:
     """Run a job of the data pipeline: reports, archive, restore and others.
 
-    The reports lag, topics, latency, trace and deadletters are made in this process while they read little. Every other
-    job runs on Spark: on this machine by default, and on a cluster by --master or spark-submit.
+    The reports lag, topics, latency, flows, trace and deadletters are made in this process while they read little.
+    Every other job runs on Spark: on this machine by default, and on a cluster by --master or spark-submit.
     """
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from emsworker.core.errors import Ignore, Problem, Reject, Retry, text_of
-from emsworker.core.ladder import Dead, Decision, Done, Ladder
+from emsworker.core.durations import LONGEST_S, parse_duration
+from emsworker.core.errors import (
+    ConnectionLostInHandler,
+    Ignore,
+    Problem,
+    Reject,
+    Retry,
+    SoftTimeLimitExceeded,
+    TimeLimitExceeded,
+    WorkerLost,
+    class_name,
+    text_of,
+)
+from emsworker.core.ladder import Dead, Decision, Done, Ladder, RetryIn
 from emsworker.core.limits import MOST_RUNNING, RATE, Limit
 from emsworker.core.model import ATTEMPTS, LADDER
 from emsworker.core.options import (
+    Check,
     choice,
     flag,
     option,
@@ -25,6 +39,28 @@ from emsworker.core.priority import PRIORITIES
 
 ON_ERROR = ("retry", "dead", "ignore")
 _COUNT, _SPAN = whole(1, 65535), seconds(0.001)
+_NOT_RAISED = (WorkerLost, ConnectionLostInHandler, TimeLimitExceeded, SoftTimeLimitExceeded)  # by the handler itself
+
+ErrorClasses = type[BaseException] | tuple[type[BaseException], ...]
+RetryAfter = Callable[[Any], float | str | None]
+
+log = logging.getLogger(__name__)
+
+
+def _verify_classes(value: Any) -> None:
+    classes = value if isinstance(value, tuple) else (value,)
+    if not classes or not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+        raise ValueError(
+            "must be a class of exceptions, or a tuple of such classes, like (ConnectionError, TimeoutError)"
+        )
+
+
+def _verify_callable(value: Any) -> None:
+    if not callable(value):
+        raise ValueError("must be a function of the error that returns seconds, or None for the ladder's delay")
+
+
+_CLASSES, _CALLABLE = Check(_verify_classes), Check(_verify_callable)
 
 
 class HandlerKeywords(TypedDict, total=False):
@@ -34,6 +70,9 @@ class HandlerKeywords(TypedDict, total=False):
     on_error: Literal["retry", "dead", "ignore"]
     ladder: str | None
     max_attempts: int | None
+    retry_for: ErrorClasses | None
+    no_retry_for: ErrorClasses | None
+    retry_after: RetryAfter | None
     timeout_s: float | None
     soft_time_limit_s: float | None
     hard_time_limit_s: float | None
@@ -65,6 +104,10 @@ class HandlerOptions:
             or ``ignore`` (done).
         ladder: delays between attempts, instead of the group's.
         max_attempts: runs in all, instead of the group's.
+        retry_for: classes of exceptions that are retried; any other that the handler raises is a dead letter at once.
+        no_retry_for: classes of exceptions that are a dead letter at once.
+        retry_after: called with an exception that is retried; returns seconds until the next attempt, or ``"2m"``, or
+            ``None`` for the ladder's delay.
         timeout_s: seconds that a message may run before it is moved to retry, instead of the group's.
         soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
@@ -81,6 +124,9 @@ class HandlerOptions:
     on_error: str = option("retry", choice(ON_ERROR))
     ladder: str | None = option(None, LADDER)
     max_attempts: int | None = option(None, ATTEMPTS)
+    retry_for: ErrorClasses | None = option(None, _CLASSES)
+    no_retry_for: ErrorClasses | None = option(None, _CLASSES)
+    retry_after: RetryAfter | None = option(None, _CALLABLE)
     timeout_s: float | None = option(None, _SPAN)
     soft_time_limit_s: float | None = option(None, _SPAN)
     hard_time_limit_s: float | None = option(None, _SPAN)
@@ -124,9 +170,36 @@ class HandlerOptions:
 
     def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
         """Decide about a message whose run ended in ``error``; Retry, Reject and Ignore take precedence."""
-        asked_for = isinstance(error, (Retry, Reject, Ignore))
-        if self.on_error == "dead" and not asked_for:
-            return Dead(f"{type(error).__name__}: {text_of(error)}")
-        if self.on_error == "ignore" and not asked_for:
+        if isinstance(error, (Retry, Reject, Ignore)):
+            return self.ladder_over(group).next(attempt, error)
+        if self.on_error == "ignore":
             return Done()
-        return self.ladder_over(group).next(attempt, error)
+        if self.on_error == "dead" or not self._is_retried(error):
+            return Dead(f"{type(error).__name__}: {text_of(error)}")
+        decision = self.ladder_over(group).next(attempt, error)
+        if isinstance(decision, RetryIn) and self.retry_after is not None and not isinstance(error, _NOT_RAISED):
+            return RetryIn(_delay_s(self.retry_after, error, decision.delay_s))
+        return decision
+
+    def _is_retried(self, error: BaseException) -> bool:
+        if self.no_retry_for is not None and isinstance(error, self.no_retry_for):
+            return False
+        return self.retry_for is None or isinstance(error, (*_NOT_RAISED, *_as_tuple(self.retry_for)))
+
+
+def _as_tuple(classes: ErrorClasses) -> tuple[type[BaseException], ...]:
+    return classes if isinstance(classes, tuple) else (classes,)
+
+
+def _delay_s(retry_after: RetryAfter, error: BaseException, ladder_s: float) -> float:
+    """Return the delay that a user's function asks for; the ladder's if it asks for none, or for what is none."""
+    try:
+        asked = retry_after(error)
+        if asked is None:
+            return ladder_s
+        delay_s = parse_duration(asked)
+    except Exception as wrong:  # whatever it raises must not cost the message its retry
+        said = class_name(error), class_name(wrong), text_of(wrong)
+        log.warning("retry_after failed for %s: %s: %s; the ladder's delay holds", *said)
+        return ladder_s
+    return min(delay_s, LONGEST_S)

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from emsworker.core.process.clock import ticks
+from tests.celery.brokers import open_redis
 from tests.celery.chaos import LEASE_S, SCENARIOS, DatabaseFaults
 from tests.celery.project import Project, publish
 from tests.support.commands import Ems
+from tests.support.servers import TestServers
 from tests.support.waiting import until
 
 PATIENCE_S = 60.0
@@ -67,3 +70,14 @@ def test_a_task_that_kills_its_worker_becomes_a_dead_letter(start: Callable[...,
     ]
     project.run("work.delay(1)")
     project.wait_ended(1)
+
+
+def test_the_redis_beside_which_it_is_measured_is_emptied_for_each_scenario() -> None:
+    servers = TestServers()
+    try:
+        for _ in range(2):
+            open_redis(server := servers.redis())
+            with redis.Redis(port=server.port) as client:
+                assert client.dbsize() == 0 and client.set("left", "behind")
+    finally:
+        servers.close()

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ from emsworker.integrations.celery.fanout import _BusReader
 from emsworker.integrations.celery.names import bus_topic, queue_topic
 from emsworker.integrations.celery.store.routing import ExchangeKind
 from emsworker.store import topics
+from emsworker.store.stream import broadcast
 from tests.celery.brokers import Broker
 from tests.celery.kombu_program import Program
 from tests.celery.project import Project
@@ -279,6 +281,32 @@ def test_a_reply_queue_has_no_rows_and_gets_what_is_sent_after_its_binding(
         )
     )
     assert counts == {bus_topic("bus"): 1, bus_topic(""): 1}, "one row each, however many read it"
+
+
+def test_a_command_comes_before_the_messages_that_were_sent_after_it(
+    program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is revoked, and then sent, does not run: its worker finds both at once."""
+    sender, worker = program(), program()
+    control = kombu.Exchange("control", "fanout")
+    sender.channel.exchange_declare("control", "fanout")
+    worker.consume(WORK, kombu.Queue("commands", control, durable=False, auto_delete=True, expires=10), no_ack=True)
+    sender.send("first", WORK)
+    worker.until(1)
+    sent, came, look, read = threading.Event(), threading.Event(), _BusReader._look, broadcast.read_few
+
+    def read_late(*args: Any) -> Any:
+        came.wait(1)  # for a message that must not come meanwhile
+        return read(*args)
+
+    monkeypatch.setattr(_BusReader, "_look", lambda reader: sent.wait(30) and look(reader))
+    monkeypatch.setattr(broadcast, "read_few", read_late)
+    sender.send("revoke", exchange=control)
+    sender.send("task", WORK)
+    sent.set()
+    until(lambda: len(worker.drain(0.05)) > 1, 30, "one of them has come")
+    came.set()
+    assert [message.decode() for message in worker.until(3)] == ["first", "revoke", "task"]
 
 
 def test_heartbeats_do_not_make_a_reader_look_more_often(

@@ -10,7 +10,7 @@ The language and the title of a block say what becomes of it:
   throughout the page;
 - ``sql`` is what ``ems local sql`` runs;
 - ``text`` titled ``prints`` must be what the block before it printed;
-- ``console``, ``dockerfile``, ``ini``, ``yaml`` and the languages of others (``go``, ``java``, ``js``, ``php``) are shown only, and
+- ``console``, ``dockerfile``, ``ini``, ``json``, ``yaml`` and the languages of others (``go``, ``java``, ``js``, ``php``) are shown only, and
   what is not listed here is refused.
 """
 
@@ -31,7 +31,7 @@ from tests.support.servers import connect
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_SHOWN = {"console", "dockerfile", "ini", "mermaid", "yaml", "go", "java", "js", "php"}
+_SHOWN = {"console", "dockerfile", "ini", "json", "mermaid", "yaml", "go", "java", "js", "php"}
 _PORT = re.compile(r"(?:--port[ =]|-p |--bind [\w.]*:|-b [\w.]*:|runserver )(\d{4,5})\b")
 _BLOCK_S, _STOP_S, _DRAIN_S = 180.0, 60.0, 120.0  # for a busy machine
 

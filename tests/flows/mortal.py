@@ -150,6 +150,23 @@ def mendable(flow: Flow, n: int) -> int:
     return flow.step(_mendable, n)
 
 
+@app.task(transactional=True, max_attempts=1)
+def mendable_call(transaction: Transaction, n: int) -> int:
+    return _effect(transaction, n if n % 2 else _mendable(n))
+
+
+@app.flow(max_attempts=1)
+def mendable_child(flow: Flow, n: int) -> list[int]:
+    flow.transaction(_effect, n)
+    return flow.gather(mendable_call.s(n + place) for place in range(1, 4))
+
+
+@app.flow(max_attempts=1)
+def mendable_calls(flow: Flow, n: int) -> list[int]:
+    first, second = flow.gather([mendable_child.s(n), mendable_call.s(n + 5)])
+    return [*first, second]
+
+
 def _version(version: int, n: int) -> int:
     note("version", version=version, n=n)
     return version

@@ -200,3 +200,13 @@ def test_a_viewer_sees_states_and_no_values(app: None, stream: Stream, server: L
         assert denied.code == 1
         assert reader("flows", "retry", "secret").code == 1
     assert stream.rows("SELECT state FROM ems_flow") == [("failed",)]
+
+
+@pytest.mark.parametrize("typed", ["", "\n \n"])
+def test_an_input_without_ids_changes_no_flow(app: None, stream: Stream, command: Command, typed: str) -> None:
+    depot.shelf.start(1, id="shelf-1")
+    _state(stream, "shelf-1", "waiting")
+    for verb in ("cancel", "retry", "delete"):
+        assert "0 flows" in command.ok("flows", verb, "-", "--yes", stdin=typed).out
+    assert stream.rows("SELECT state FROM ems_flow") == [("waiting",)]
+    assert _audit(stream) == []

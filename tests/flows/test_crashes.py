@@ -9,6 +9,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.config import Settings
+from emsworker.core.errors import WrongArguments
 from emsworker.flows import FlowFailed, FlowHandle
 from emsworker.flows.watching import WatchFlows
 from emsworker.store.engine.database import Database
@@ -137,9 +138,44 @@ def test_a_failed_flow_is_a_dead_letter_and_goes_on_where_it_failed(stream: Stre
     assert "flow 'x' has failed" in stream.one("SELECT CONVERT(error USING utf8mb4) FROM ems_dead")
     (stream.record.folder / "mended").touch()
     assert handle.retry()
+    assert stream.one("SELECT COUNT(*) FROM ems_dead") == 0
     until(lambda: handle.state == "done", 60, f"it is done; log:\n{stream.logs()}")
     assert handle.get(0) == 5
     assert _effects(stream) == [5] and stream.record.numbers("step") == [5]
+
+
+@pytest.mark.parametrize("which", ["x", "x/1.0"])
+def test_a_flow_that_is_run_again_keeps_what_its_calls_and_flows_have_done(
+    stream: Stream, app: Ems, which: str
+) -> None:
+    stream.worker(APP)
+    handle = flows.mendable_calls.start(10, id="x")
+    with pytest.raises(FlowFailed):
+        handle.get(60)
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_dead") == 3, 30, f"a call and two flows; log:\n{stream.logs()}")
+    assert _effects(stream) == [10, 11, 13, 15]
+    (stream.record.folder / "mended").touch()
+    again = app.find_flow(which)
+    assert again.retry() and not again.retry()
+    assert handle.get(60) == [11, 12, 13, 15]
+    assert stream.one("SELECT COUNT(*) FROM ems_dead") == 0, "none is left that somebody could requeue"
+    assert _effects(stream) == [10, 11, 12, 13, 15], "each once"
+
+
+def test_a_call_whose_dead_letter_is_gone_is_not_made_again_unasked(stream: Stream, app: Ems) -> None:
+    stream.worker(APP)
+    handle = flows.mendable_child.start(10, id="x")
+    with pytest.raises(FlowFailed):
+        handle.get(60)
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_dead") == 2, 30, f"a call and a flow; log:\n{stream.logs()}")
+    (stream.record.folder / "mended").touch()
+    stream.run("DELETE FROM ems_dead")
+    with pytest.raises(WrongArguments, match=r"call 1 of step .*mendable_call' is no dead letter any more.*--from 2"):
+        handle.retry()
+    assert handle.state == "failed"
+    assert handle.retry(2)
+    assert handle.get(60) == [11, 12, 13]
+    assert _effects(stream) == [10, 11, 11, 12, 13, 13], "as was asked for"
 
 
 @pytest.mark.slow

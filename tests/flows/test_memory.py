@@ -400,6 +400,26 @@ def test_a_flow_that_has_failed_is_retried_from_its_failed_step(shop: Shop, test
     assert shop.count(("step", 1)) == 2 and shop.count(("double", 1)) == 2, "once for each flow"
 
 
+def test_a_flow_that_is_run_again_keeps_what_its_calls_have_returned(shop: Shop, test: TestApp) -> None:
+    @shop.app.flow(max_attempts=1)
+    def child(flow: Flow) -> Any:
+        flow.step(shop.step, "child")
+        return flow.gather([shop.double.s(1), shop.refuse.s(2)])
+
+    @shop.app.flow(max_attempts=1)
+    def parent(flow: Flow) -> Any:
+        return flow.gather([shop.refuse.s(3), child.s(), shop.double.s(4)])
+
+    handle = parent.start(id="p")
+    test.run()
+    assert handle.state == "failed" and len(test.dead) == 4, "two calls and two flows"
+    shop.broken = False
+    assert shop.app.find_flow("p/1.1").retry(), "with the one that has called it"
+    test.run()
+    assert handle.get(0) == [3, [2, 2], 8]
+    assert [shop.count(one) for one in (("step", "child"), ("double", 1), ("double", 4))] == [1, 1, 1]
+
+
 def test_numbers_of_steps_are_not_used_again_by_a_second_retry(shop: Shop, test: TestApp) -> None:
     @shop.app.flow(max_attempts=1)
     def fails(flow: Flow) -> Any:
@@ -411,7 +431,7 @@ def test_numbers_of_steps_are_not_used_again_by_a_second_retry(shop: Shop, test:
     handle = fails.start()
     test.run()
     shop.did.append("broken before the call")
-    assert handle.retry()
+    assert handle.retry(2)
     test.run()
     shop.did.append("mended")
     shop.broken = False

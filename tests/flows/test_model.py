@@ -223,7 +223,7 @@ class MysqlWorld(World):
         owner = new_uid()
         self._stream.run("UPDATE ems_flow SET state = 'ready', owner = %s WHERE id = %s", owner, flow.id)
         with self.app.transaction() as transaction:
-            transaction.execute(mysql_store.send_wake(self._database, flow.id, owner))
+            transaction.execute(send_wake(self._database, flow.id, owner))
 
 
 class MemoryWorld(World):

@@ -181,7 +181,7 @@ def test_numbers_of_steps_are_not_used_again(stream: Stream, shop: Ems, store: M
     store.write(loaded.flow, RunChange(state="failed", failure=failure))
     for _ in range(2):
         row = store.find("f")
-        assert row is not None and store.retry(row)
+        assert row is not None and store.retry(row, 2)
         again = store.begin(row.id, OWNER)
         assert again is not None and [step.number for step in again.steps] == [1] and again.flow.next_step == 3
         store.write(again.flow, RunChange(state="failed", failure=failure))

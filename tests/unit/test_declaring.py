@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("max_attempts", "3"), ("max_attempts", 70000), ("timeout_s", 0), ("timeout_s", "1s"),
         ("soft_time_limit_s", -1), ("ladder", "1x"),
         ("hard_time_limit_s", float("nan")), ("hard_time_limit_s", float("inf")), ("colour", "red"),
+        ("retry_for", "ConnectionError"), ("retry_for", ()), ("no_retry_for", (ValueError, 1)), ("retry_after", 5),
     ],
 )  # fmt: skip
 def test_a_wrong_task_option_is_named(option: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from emsworker.broker.memory.channel import MemoryChannel
 from emsworker.broker.memory.dedup import DedupKeys
-from emsworker.broker.memory.group import KeptGroup
+from emsworker.broker.memory.group import KeptGroup, KeptRetry
 from emsworker.broker.memory.log import KeptMessage, MessageLog
 from emsworker.broker.memory.once import MemoryKeys
 from emsworker.broker.memory.results import MemoryResults
@@ -137,6 +137,10 @@ class MemoryBroker:
             self._topics[name] = topic
         return self._topics[name]
 
+    def topic_on(self, stream: object, name: str) -> Topic:
+        """Return a topic; there is one place."""
+        return self.topic(name)
+
     def group(self, topic: Topic, name: str, declared: Filter | None = None, order: Order = Order.NONE) -> Group:
         """Return a group of a topic, made at its first use; it reads the topic from the start."""
         state = self._groups.get((topic.name, name))
@@ -179,6 +183,11 @@ class MemoryBroker:
     def _is_unfinished(self, topic: Topic, uid: bytes) -> bool:
         kept = self.log.known(topic.id, uid)
         return self.transactions.holds(topic, uid) or (kept is not None and self._waits(kept))
+
+    def waits(self, uid: bytes) -> bool:
+        """Return whether a message is still to be run."""
+        kept = self.log.find(uid, None)
+        return kept is not None and self._waits(kept)
 
     def _waits(self, kept: KeptMessage) -> bool:
         """Return whether a message is not due yet, or a group has not finished it, or there is no group yet."""
@@ -223,6 +232,19 @@ class MemoryBroker:
         for state in self._groups_of(kept.topic):
             state.cancel(kept, self.now())
         return True
+
+    def requeue(self, uid: bytes) -> bool:
+        """Run a message again that is a dead letter; false if it is none."""
+        for letter in self.dead:
+            group_id, kept, _ = letter
+            if kept.new.uid == uid:
+                self.dead.remove(letter)
+                (state,) = (one for one in self._groups.values() if one.group.id == group_id)
+                key = kept.new.key if state.group.order is Order.KEY else None
+                state.retries[kept.partition, kept.offset] = KeptRetry(0, self.now(), key)
+                self._on_send()
+                return True
+        return False
 
     def results(self, topics: Sequence[str], group: str | None) -> MemoryResults:
         """Return the results of calls; they do not wait, so the calls must have run."""

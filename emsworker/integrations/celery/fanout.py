@@ -322,12 +322,13 @@ class _BusReader(Runnable):
             behind = {topic_id: end for (topic_id, _), end in news.ends.items() if end > self._next[topic_id]}
         if also_other:
             self._other_at = ticks() + _OTHER_S
+        # Before tasks, as a worker on Redis gets them: a task that is revoked and sent at once must not run.
+        has_more = [self._read_of(topic_id, end) for topic_id, end in behind.items()]
         for poller in self._pollers():
             for topic_id, partitions in news.partitions.items():
                 poller.note_found(topic_id, partitions)
             for topic_id in news.others:
                 poller.notify(topic_id, ())
-        has_more = [self._read_of(topic_id, end) for topic_id, end in behind.items()]
         return self._came or any(has_more)
 
     def _read_of(self, topic_id: int, end: int) -> bool:

@@ -28,6 +28,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "lag": ("reports.lag", "How far groups were behind over time, their rates, and when they will have caught up."),
     "topics": ("reports.topics", "Topics ranked by messages, bytes and errors per span of time."),
     "latency": ("reports.latency", "Percentiles of how long messages waited and ran."),
+    "flows": ("reports.flows", "Flows by function: how they ended, and how long they took, from their events."),
     "trace": ("reports.trace", "One message, everything that it led to, and who ran what."),
     "deadletters": ("reports.deadletters", "Dead letters by exception and topic, and a file to run them again."),
     "alerts": (

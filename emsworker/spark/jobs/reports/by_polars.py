@@ -24,6 +24,8 @@ from emsworker.spark.jobs.reading import CURSORS, Reading, ReportScope
 from emsworker.spark.jobs.reports.engine import (
     ATTEMPTS,
     DEAD,
+    EVENT,
+    FLOWS,
     LAG,
     RANKED,
     SHARES,
@@ -81,6 +83,13 @@ class PolarsEngine:
         """Aggregate queueing and run times, in milliseconds."""
         frame = self._data.outcomes({"task": _header(TASK_HEADER)} if "task" in by else {})
         return _rows(latency(frame.with_columns(hour=pl.col("timestamp").dt.truncate("1h")), by), latency_columns(by))
+
+    def flows(self) -> list[Row]:
+        """Count flows by function and by the state of their latest event."""
+        events = self._data.messages("timestamp offset value").filter(pl.col("value").is_not_null())
+        fields = pl.Struct({name: pl.String for name in EVENT})
+        read = events.select("offset", pl.col("value").cast(pl.String).str.json_decode(fields).alias("event"))
+        return _rows(count_flows(read.unnest("event")), FLOWS)
 
     def dead_letters(self, exception: str | None, samples: int) -> list[Row]:
         """Count dead letters by the exception that they ended with."""
@@ -386,6 +395,28 @@ def _percentiles(frame: pl.DataFrame, by: Sequence[str], name: str, count: str) 
     return known.group_by(by, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias(count), pl.col(name).max().alias(f"{name}_max_ms"), **figures
     )
+
+
+# -- flows -------------------------------------------------------------------------------------------------------------
+
+
+def count_flows(events: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of :meth:`ReportEngine.flows`, from events with their offsets."""
+    times = pl.col("started_at", "at").str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us")
+    of_flow = events.with_columns(times).sort("at", "offset").group_by("name", "flow", maintain_order=True)
+    last = of_flow.agg(
+        pl.col("state", "started_at", "at").last(), (pl.col("state") == "waiting").sum().cast(pl.Int64).alias("waits")
+    )
+    took = ((_us("at") - _us("started_at")) / 1000.0).alias("took")
+    times_by = _percentiles(last.filter(pl.col("state") == "done").select("name", took), ["name"], "took", "done")
+    ended = {name: (pl.col("state") == name).sum().cast(pl.Int64) for name in ("failed", "cancelled")}
+    counts = last.group_by("name").agg(
+        pl.len().cast(pl.Int64).alias("flows"),
+        pl.col("waits").mean(),
+        (~pl.col("state").is_in(["done", "failed", "cancelled"])).sum().cast(pl.Int64).alias("unfinished"),
+        **ended,
+    )
+    return counts.join(times_by, on="name", how="left").with_columns(pl.col("done").fill_null(0)).sort("name")
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from emsworker.spark.jobs.report import MAX_ROWS
 from emsworker.spark.jobs.reports.engine import (
     ATTEMPTS,
     DEAD,
+    EVENT,
+    FLOWS,
     LAG,
     RANKED,
     SHARES,
@@ -84,6 +86,15 @@ class SparkEngine:
         found = read_outcomes(self._data, "rawHeaders")
         named = found.withColumn("task", header(TASK_HEADER)).withColumn("hour", F.date_trunc("hour", "timestamp"))
         return _rows(latency(named, by), latency_columns(by))
+
+    def flows(self) -> list[Row]:
+        """Count flows by function and by the state of their latest event."""
+        from pyspark.sql import functions as F
+
+        schema = ", ".join(f"{name} string" for name in EVENT)
+        read = F.from_json(F.col("value").cast("string"), schema)
+        events = self._data.messages("timestamp offset value").where("value IS NOT NULL")
+        return _rows(count_flows(events.select("offset", read.alias("event")).select("offset", "event.*")), FLOWS)
 
     def dead_letters(self, exception: str | None, samples: int) -> list[Row]:
         """Count dead letters by the exception that they ended with."""
@@ -226,6 +237,41 @@ def latency(outcomes: Any, by: tuple[str, ...]) -> Any:
             figures.append(F.percentile_approx(name, share, _ACCURACY).alias(f"{name}_{label}_ms"))
         figures.append(F.max(name).alias(f"{name}_max_ms"))
     return spans(outcomes).groupBy(*by).agg(*figures).where("messages + runs > 0").orderBy(*by)
+
+
+# -- flows ------------------------------------------------------------------------------------------------------------
+
+
+def count_flows(events: Any) -> Any:
+    """Return the rows of :meth:`ReportEngine.flows`, from events with their offsets."""
+    from pyspark.sql import functions as F
+
+    micros = {name: F.unix_micros(F.to_timestamp(F.concat(F.col(name), F.lit("Z")))) for name in ("started_at", "at")}
+    place = F.struct("at", "offset")
+    last = events.groupBy("name", "flow").agg(
+        F.max_by("state", place).alias("state"),
+        F.max_by("started_at", place).alias("started_at"),
+        F.max("at").alias("at"),
+        F.count_if(F.col("state") == "waiting").alias("waits"),
+    )
+    done = F.col("state") == "done"
+    took = F.when(done, (micros["at"] - micros["started_at"]) / 1000.0).alias("took")
+    counts = [F.count_if(F.col("state") == name).alias(name) for name in ("done", "failed", "cancelled")]
+    figures = [F.percentile_approx("took", share, _ACCURACY).alias(f"took_{label}_ms") for label, share in SHARES]
+    unfinished = F.count_if(~F.col("state").isin("done", "failed", "cancelled")).alias("unfinished")
+    return (
+        last.select("name", "state", "waits", took)
+        .groupBy("name")
+        .agg(
+            F.count("*").alias("flows"),
+            *counts,
+            unfinished,
+            F.avg("waits").alias("waits"),
+            *figures,
+            F.max("took").alias("took_max_ms"),
+        )
+        .orderBy("name")
+    )
 
 
 # -- dead letters -----------------------------------------------------------------------------------------------------

@@ -34,6 +34,12 @@ ATTEMPTS = parse_columns(
     "id string, group string, attempt int, outcome string, ended_at timestamp, ran_ms bigint, client string, "
     "error string"
 )
+FLOWS = parse_columns(
+    "name string, flows bigint, done bigint, failed bigint, cancelled bigint, unfinished bigint, waits double, "
+    "took_p50_ms double, took_p95_ms double, took_p99_ms double, took_max_ms double"
+)
+EVENT = parse_columns("flow string, name string, state string, started_at timestamp, at timestamp")
+"""The fields of an event of a flow that the report reads."""
 
 
 def latency_columns(by: tuple[str, ...]) -> dict[str, str]:
@@ -93,6 +99,13 @@ class ReportEngine(Protocol):
         A message is queued from its birth until a client first took it. The run time of a recorded attempt is what the
         worker measured. For all others it is the time of their claim divided by the messages that it finished: exact
         for slow tasks, which are claimed one by one, a mean for quick ones.
+        """
+
+    def flows(self) -> list[Row]:
+        """Count flows by function and by the state of their latest event; rows of :data:`FLOWS`.
+
+        ``waits`` is the mean number of times that a flow has waited. Times are those of flows that are done, from the
+        start to the end.
         """
 
     def dead_letters(self, exception: str | None, samples: int) -> list[Row]:
