@@ -158,6 +158,8 @@ def _wait_for(done: Callable[[], Any], what: str) -> None:
 
 def table(found: dict[str, dict[str, Figures]]) -> str:
     """A column for each server and number of flows."""
+    if not found:
+        return "Nothing was measured: no server is installed."
     columns = [(f"{server}, {flows}", figures) for server, by in found.items() for flows, figures in by.items()]
     names = list(dict.fromkeys(name for _, figures in columns for name in figures))
     rows: list[Sequence[str]] = [["a worker and a beat", *(title for title, _ in columns)]]
