@@ -1,4 +1,4 @@
-"""What is done with the acks of the calls of flows."""
+"""Writes the ends of the calls of flows down, with the acks of these calls."""
 
 from __future__ import annotations
 

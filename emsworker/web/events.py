@@ -21,7 +21,7 @@ Run = Callable[[Read], Awaitable["Events"]]
 
 @dataclass(frozen=True)
 class Events:
-    """What is to be sent next.
+    """A part of a stream of events.
 
     Args:
         text: as it is sent.
