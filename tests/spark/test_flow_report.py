@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars  # noqa: F401 - its import changes the environment, which no test may
+
 from emsworker.spark.jobs import load
 from emsworker.spark.jobs.report import plain
 from tests.support.flow_events import EXPECTED, send_events
