@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.celery import bare
-from bench.celery.sides import Brokers, Place, Side, counting
+from bench.celery.sides import Brokers, CallPlace, Side, counting
 from bench.load import percentile
 from bench.peers.apps.tally import VARIABLE, Tally
 from bench.stage import NotRight
@@ -58,7 +58,7 @@ class Run:
         size: how much.
     """
 
-    place: Place
+    place: CallPlace
     folder: Path
     size: Size
     used: int = 0

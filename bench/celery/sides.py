@@ -42,7 +42,7 @@ SIDES = (EMS, WOKEN, REDIS, REDIS_AOF, RABBITMQ)
 
 
 @dataclass(frozen=True)
-class Place:
+class CallPlace:
     """An empty broker.
 
     Args:
@@ -87,7 +87,7 @@ class Brokers:
         self._stack.close()
 
     @contextmanager
-    def fresh(self, side: Side) -> Iterator[Place]:
+    def fresh(self, side: Side) -> Iterator[CallPlace]:
         """An empty broker of a kind.
 
         Raises:
@@ -98,16 +98,16 @@ class Brokers:
                 url, pid = f"ems+{stage.url}", self._servers.database.pid
                 options = {"redis_url": self._redis("no")} if side is WOKEN else {}
                 assert pid is not None
-                yield Place(
+                yield CallPlace(
                     url, url, pid, options, options | {"confirm_publish": False}, self._servers.database.admin_url
                 )
         elif side is RABBITMQ:
             server = self._started_rabbitmq()
-            yield Place(server.url, None, server.pid, {"confirm_publish": True}, {"confirm_publish": False})
+            yield CallPlace(server.url, None, server.pid, {"confirm_publish": True}, {"confirm_publish": False})
         else:
             url, server_pid = self._redis("always" if side is REDIS_AOF else "no"), self._servers.redis
             assert server_pid is not None and server_pid.pid is not None
-            yield Place(url, url.removesuffix("/0") + "/1", server_pid.pid)
+            yield CallPlace(url, url.removesuffix("/0") + "/1", server_pid.pid)
 
     def _redis(self, sync: str) -> str:
         server = self._servers.redis

@@ -12,12 +12,13 @@ import lzma
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from emsworker.core.budget import JSON_TYPE, MSGPACK_TYPE, YAML_TYPE, Budget, count_marks
 from emsworker.core.errors import ConfigError, ContentRefused, DecodeError, EncodeError, Problem, text_of
-from emsworker.core.extras import hint_if_missing
+from emsworker.core.extras import MODULES, hint_if_missing
 from emsworker.core.process.forks import fork_blocked
 
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
@@ -350,10 +351,9 @@ def check_encoding(encoding: str) -> None:
 
 
 def _zstd_decompressor() -> Any:
+    """Return the extra's own: kombu before 5.7 has another library, which cannot be told where to stop."""
     with fork_blocked:
-        import kombu.compression
-
-    return getattr(kombu.compression, "zstd").ZstdDecompressor()  # noqa: B009 - exists only if zstd is installed
+        return import_module(MODULES["zstd"][0]).ZstdDecompressor()
 
 
 _ENCODINGS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "ascii-8bit", "latin-1", "iso-8859-1", "binary", ""})

@@ -15,7 +15,7 @@ from emsworker.flows.canvas import NAME, Canvas, CanvasRunner
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import CALL, GATHER, StepRow, StoredError
 from emsworker.flows.starting import child_key
@@ -174,7 +174,7 @@ class _Level:
         if self._is_flow(part):
             request = {"id": child_key(self._run.flow.key, step, number), "task": self._name(part)}
         else:
-            place = Place(self._run.store.stream_id, self._run.flow.id, step, number)
+            place = CallPlace(self._run.store.stream_id, self._run.flow.id, step, number)
             request = {"id": uid_text(place.uid), "task": self._name(part)}
         if taken_of_error(self._find(first), *_args(first)) == 1:
             return Given((request["id"],), {})

@@ -23,7 +23,7 @@ from emsworker.extending.values import (
     encode_headers,
     encode_json,
 )
-from emsworker.flows.places import Place, end_of, parse_place
+from emsworker.flows.places import CallPlace, end_of, parse_place
 from emsworker.flows.rows import CallEnd, StoredError, encode_value
 from emsworker.flows.stores import store_named
 
@@ -32,7 +32,7 @@ _NAME = "ems.flow_end"
 _OPTIONS = {"max_attempts": 65_535, "ladder": "1s 5s 30s 1m"}
 
 
-def send_ends(packet: Packet, topic_id: int, group: str, ends: Sequence[tuple[Place, ResultRow]]) -> None:
+def send_ends(packet: Packet, topic_id: int, group: str, ends: Sequence[tuple[CallPlace, ResultRow]]) -> None:
     """Append statements that send the ends of calls to the servers of their flows."""
     headers = encode_headers({TASK_HEADER: _NAME, GROUP_HEADER: group})
     for place, row in ends:
@@ -68,7 +68,7 @@ class EndTask(Task[..., None]):
         self._record(message)
 
 
-def _ended(place: Place, value: Any) -> CallEnd:
+def _ended(place: CallPlace, value: Any) -> CallEnd:
     return CallEnd(place.number, encode_value(value, "what a call returns"), None)
 
 

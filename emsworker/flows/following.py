@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from emsworker.extending.database import Packet, Session, identifier, stream_id
 from emsworker.extending.values import ResultRow
 from emsworker.flows.far_ends import send_ends
-from emsworker.flows.places import Place, end_of, read_place
+from emsworker.flows.places import CallPlace, end_of, read_place
 from emsworker.flows.rows import CallEnd
 from emsworker.flows.store import end_statements
 
@@ -21,7 +21,7 @@ def follow(packet: Packet, results: Sequence[ResultRow], topic_id: int, group: s
     The ends of calls that a flow of another server has made are sent there.
     """
     ends: dict[tuple[int, int], list[CallEnd]] = {}
-    far: list[tuple[Place, ResultRow]] = []
+    far: list[tuple[CallPlace, ResultRow]] = []
     for row in results:
         if (place := read_place(row)) is None:
             continue

@@ -8,7 +8,7 @@ from itertools import groupby, islice
 from emsworker.extending.database import Session, Statements
 from emsworker.extending.stream import delete_dead, list_groups, requeue
 from emsworker.extending.values import Group
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 
 _SQL = Statements(__name__)
 _UIDS = 500
@@ -27,7 +27,7 @@ def find_letters(session: Session, stream: str, flow: int, first: int) -> Iterat
     args = {"flow_id": flow, "step": first, "prefix": f"{flow}.%"}
     for topics, step, number in session.rows(_SQL.list_failed_calls, args):
         for topic in topics.split(","):
-            yield int(topic), Place(stream, flow, step, number).uid
+            yield int(topic), CallPlace(stream, flow, step, number).uid
     for child, parent, topic, owner in session.rows(_SQL.list_failed_children, args):
         if int(parent.split(".")[1]) >= first:
             yield topic, owner

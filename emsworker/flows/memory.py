@@ -15,7 +15,7 @@ from emsworker.extending.errors import WrongArguments
 from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import NewMessage, ResultRow, Topic, new_uid
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.places import Place, end_of, read_place
+from emsworker.flows.places import CallPlace, end_of, read_place
 from emsworker.flows.retrying import AGAIN, ENDED_WELL, GONE, LOST, RUNS, UNDONE_FLOW, can_call_again, was_undone
 from emsworker.flows.rows import (
     CANCELLED,
@@ -353,7 +353,7 @@ class MemoryFlowStore:
         ends = {number: end for (step, number), end in kept.ends.items() if step == row.number and end.failure}
         calls = {one.row.parent: one for one in self._flows.values()}
         children = {number: calls.get(f"{kept.row.id}.{row.number}.{number}") for number in ends}
-        uids = {number: Place(self.stream_id, kept.row.id, row.number, number).uid for number in ends}
+        uids = {number: CallPlace(self.stream_id, kept.row.id, row.number, number).uid for number in ends}
         found = {
             number: self._look_at_task(uids[number], ends[number]) if child is None else _look_at_flow(child)
             for number, child in children.items()

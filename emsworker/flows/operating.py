@@ -17,7 +17,7 @@ from emsworker.extending.errors import ConfigError, Problem, WrongArguments
 from emsworker.extending.values import in_utc, uid_text, utc
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.extension import EXTENSION
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.retrying import first_step, refusal, was_undone
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, UNDONE, WAITING, encode_value
 from emsworker.flows.store import MysqlFlowStore
@@ -459,7 +459,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         contents = {step: (value, error) for step, value, error in found}
         (own,) = session.rows(_SQL.get_contents, args) or [own]
         failed = [
-            FailedCall(step, number, uid_text(Place(stream, flow.number, step, number).uid), kind, error, utc(at))
+            FailedCall(step, number, uid_text(CallPlace(stream, flow.number, step, number).uid), kind, error, utc(at))
             for step, number, kind, error, at in session.rows(_SQL.list_failed_calls, {**args, "limit": _FEW})
         ]
     signals = session.rows(_SQL.list_given_signals, {**args, "limit": _FEW})
@@ -503,7 +503,9 @@ def _step(
     number, kind, name, total, pending, error_type, *times = row
     due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
     state = WAITING if ended_at is None else FAILED if error_type or failed[0] else DONE
-    message = uid_text(Place(stream, flow.number, number, 0).uid) if kind in (CALL, UNDONE) and not calls_flow else None
+    message = (
+        uid_text(CallPlace(stream, flow.number, number, 0).uid) if kind in (CALL, UNDONE) and not calls_flow else None
+    )
     assert began_at is not None
     return StepEntry(
         *(number, kind, name, state, total, pending, failed[0], error_type or failed[1]),

@@ -15,7 +15,7 @@ _PLACE = re.compile(r"flows:([0-9a-f]{1,32}):(\d{1,19})\.(\d{1,9})\.(\d{1,9})")
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class CallPlace(NamedTuple):
     """The place of a call.
 
     Attributes:
@@ -52,16 +52,16 @@ class Place(NamedTuple):
         return (digest & ~(0xF << 76 | 3 << 62) | 8 << 76 | 2 << 62).to_bytes(16, "big")
 
 
-def parse_place(word: Any) -> Place | None:
+def parse_place(word: Any) -> CallPlace | None:
     """Return the place that a word names; ``None`` if it is no such word."""
     found = _PLACE.fullmatch(word) if isinstance(word, str) else None
     if found is None:
         return None
     stream, *numbers = found.groups()
-    return Place(stream, *map(int, numbers))
+    return CallPlace(stream, *map(int, numbers))
 
 
-def read_place(row: ResultRow) -> Place | None:
+def read_place(row: ResultRow) -> CallPlace | None:
     """Return the place of a call that has ended; ``None`` if its header is none that a flow has written.
 
     Anybody who may send can write such a header, and an error here would hold up the acks of others.

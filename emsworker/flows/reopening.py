@@ -14,7 +14,7 @@ from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
 from emsworker.flows.events import send_event
 from emsworker.flows.letters import Letter, delete_letters, find_dead, find_letters, requeue_letters
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.retrying import AGAIN, ENDED_WELL, GONE, LOST, RUNS, UNDONE_FLOW, can_call_again
 from emsworker.flows.rows import (
     CANCELLED,
@@ -129,7 +129,7 @@ class Reopening:
         """Return what has become of tasks that have failed; those that are dead letters are noted."""
         ((topics_text,),) = self._session.rows(_SQL.get_topics, {"flow_id": flow, "step": row.number})
         topics = [int(one) for one in (topics_text or "").split(",") if one]
-        uids = {Place(self._stream, flow, row.number, number).uid: number for number in kinds}
+        uids = {CallPlace(self._stream, flow, row.number, number).uid: number for number in kinds}
         dead = {uid: topic for topic, uid in find_dead(self._session, [(one, uid) for one in topics for uid in uids])}
         self._again += [(topic, uid) for uid, topic in dead.items()]
         found = {}

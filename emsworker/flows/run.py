@@ -31,7 +31,7 @@ from emsworker.extending.values import FOLLOW_HEADER, parse_duration, uid_text
 from emsworker.flows.branches import present_path
 from emsworker.flows.errors import CallFailed, FlowChanged, FlowLost, SignalTimeout, StepFailed
 from emsworker.flows.history import FlowHistory
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import (
     CALL,
@@ -267,7 +267,7 @@ class FlowRun:
         """Send the calls of a step in a transaction, each with a word about the place to which its end belongs."""
         by_topic: dict[str, list[Any]] = {}
         for number, signature in enumerate(signatures):
-            place = Place(self.store.stream_id, self.flow.id, row.number, number)
+            place = CallPlace(self.store.stream_id, self.flow.id, row.number, number)
             if start_child(self.store, transaction, signature, self.flow, place):
                 continue
             call = signature.prepare()

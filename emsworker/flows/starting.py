@@ -10,7 +10,7 @@ from typing import Any
 from emsworker.extending.apps import Ems, Signature
 from emsworker.extending.errors import InvalidName, TopicRuleError, WrongArguments
 from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, Topic, encode_headers, new_uid, uid_text
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
 
@@ -104,7 +104,7 @@ def start_child(
     transaction: Any,
     signature: Signature[Any],
     parent: FlowRow,
-    place: Place,
+    place: CallPlace,
 ) -> bool:
     """Start the flow that another one calls; false if it calls a task.
 

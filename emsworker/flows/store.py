@@ -34,7 +34,7 @@ from emsworker.extending.values import Topic, new_uid, partition_of, storable, u
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.events import send_event, send_started
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.reopening import Reopening
 from emsworker.flows.rows import (
     ENDED,
@@ -609,7 +609,7 @@ def _cancel_calls(stream: str, flow_id: int, session: Session) -> None:
     for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
         ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
         for number in range(total):
-            uid = Place(stream, flow_id, step, number).uid
+            uid = CallPlace(stream, flow_id, step, number).uid
             if number not in ended:
                 any(cancel(session, int(topic), uid) for topic in topics.split(","))
 

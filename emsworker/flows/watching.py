@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from emsworker.extending.database import Session, Statements, identifier, stream_id
+from emsworker.extending.errors import StoreUnavailable
 from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
 from emsworker.flows.events import send_event
-from emsworker.flows.places import Place
+from emsworker.flows.flow_messages import FlowMessages
+from emsworker.flows.places import CallPlace
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
 from emsworker.flows.store import end_statements
 from emsworker.flows.waking import send_wake
-from emsworker.flows.whereabouts import Whereabouts
 
 _SQL = Statements(__name__)
 _PAGES = {READY: 100, RUNNING: 100, WAITING: 1000}  # two statements look at all that wait, one at each of the others
 _CALLS = 1000
 _START = datetime(1970, 1, 1), 0
+_UNREACHED = StoreUnavailable.__name__  # a worker on another server has not reached this one for all its attempts
 _LOST = StoredError("CallLost", "the call was cancelled, skipped or deleted")
 
 log = logging.getLogger(__name__)
@@ -60,31 +62,31 @@ class WatchFlows:
 
     def __init__(self, server: str = MAIN, quiet_s: float = 30.0, pause_s: float = 5.0) -> None:
         self._server, self._quiet_s, self._pause_s = server, quiet_s, pause_s
-        self._whereabouts: Whereabouts | None = None
+        self._messages: FlowMessages | None = None
         self._last = dict.fromkeys((READY, RUNNING, WAITING), _START)
 
     def __call__(self, session: Session, settings: Settings) -> float:
         """Look at the next page of each state."""
-        if self._whereabouts is None:
-            self._whereabouts = Whereabouts(self._server, settings)
+        if self._messages is None:
+            self._messages = FlowMessages(self._server, settings)
         for state, (after, after_id) in self._last.items():
             page = _PAGES[state]
             args = {"state": state, "after": after, "after_id": after_id, "quiet_s": self._quiet_s, "limit": page}
             rows = session.rows(_SQL.list_quiet, args)
             flows = [OpenFlow(*row[:-1]) for row in rows]
             if state == WAITING:
-                self._look_at_waiting(session, self._whereabouts, flows)
+                self._look_at_waiting(session, self._messages, flows)
             else:
-                self._look_at_messages(session, self._whereabouts, flows)
+                self._look_at_messages(session, self._messages, flows)
             self._last[state] = (rows[-1][-1], rows[-1][0]) if len(rows) == page else _START
         return self._pause_s
 
-    def _look_at_messages(self, session: Session, messages: Whereabouts, flows: Sequence[OpenFlow]) -> None:
+    def _look_at_messages(self, session: Session, messages: FlowMessages, flows: Sequence[OpenFlow]) -> None:
         for flow in flows:
             if not messages.may_be_unfinished(session, flow.topic_id, flow.owner):
                 self._end_or_wake(session, flow, messages.find_dead(session, flow.topic_id, flow.owner))
 
-    def _look_at_waiting(self, session: Session, messages: Whereabouts, flows: Sequence[OpenFlow]) -> None:
+    def _look_at_waiting(self, session: Session, messages: FlowMessages, flows: Sequence[OpenFlow]) -> None:
         """Look at flows that wait together: there may be a million, and none of them needs anything."""
         if not flows:
             return
@@ -99,8 +101,8 @@ class WatchFlows:
 
     def _end_or_wake(self, session: Session, flow: OpenFlow, failure: StoredError | None) -> None:
         """Go on with a flow whose message has ended, or is gone; if it is a dead letter, the flow has failed."""
-        if failure is None:
-            self._wake(session, flow, "its message was lost")
+        if failure is None or failure.kind == _UNREACHED:
+            self._wake(session, flow, "its message was lost" if failure is None else failure.text)
             return
         args = {"flow_id": flow.id, "error_type": failure.kind[:190], "error": failure.text}
         if not flow.fails and session.rows(_SQL.has_undo, args):
@@ -156,7 +158,9 @@ class _Calls:
         topic_ids: of the topics to which they were sent.
     """
 
-    def __init__(self, session: Session, messages: Whereabouts, flow: int, step: int, topic_ids: Sequence[int]) -> None:
+    def __init__(
+        self, session: Session, messages: FlowMessages, flow: int, step: int, topic_ids: Sequence[int]
+    ) -> None:
         self.flow, self.step = flow, step
         self._session, self._messages, self._topic_ids = session, messages, topic_ids
 
@@ -170,7 +174,7 @@ class _Calls:
         told, stream = self.told(), stream_id(self._session)
         waiting = (number for number in range(total) if number not in told)
         for number, _ in zip(waiting, range(_CALLS), strict=False):
-            place = Place(stream, self.flow, self.step, number)
+            place = CallPlace(stream, self.flow, self.step, number)
             if self._may_end(place.uid) or self._may_end(place.end_uid) or self._dead(place.end_uid) is not None:
                 return  # mostly all of those behind it wait too; a dead letter that tells of an end can be requeued
             yield CallEnd(number, None, self._dead(place.uid) or _LOST)

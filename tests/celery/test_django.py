@@ -13,7 +13,7 @@ import pytest
 from tests.celery.brokers import Broker
 from tests.celery.installed import environment
 from tests.support.waiting import until
-from verification.celery.sources import CELERY, unpacked
+from verification.celery.sources import CELERY, installed, unpacked
 
 _CHANGED = {"CELERY_BROKER_URL": "url", "CELERY_RESULT_BACKEND": "backend"}
 
@@ -23,7 +23,7 @@ class Site:
 
     def __init__(self, python: Path, folder: Path, broker: Broker) -> None:
         self.python, self.folder = python, folder / "django"
-        shutil.copytree(unpacked(CELERY) / "examples" / "django", self.folder)
+        shutil.copytree(unpacked(installed(CELERY)) / "examples" / "django", self.folder)
         settings = self.folder / "proj" / "settings.py"
         text = settings.read_text()
         for name, address in _CHANGED.items():

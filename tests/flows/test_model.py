@@ -33,6 +33,7 @@ from emsworker.flows.errors import FlowEnded
 from emsworker.flows.memory import store_of
 from emsworker.flows.rows import CallEnd, FlowRow, StoredError
 from emsworker.flows.stores import store_for
+from emsworker.flows.waking import send_wake
 from emsworker.store.engine.sql import Sql
 from tests.flows.test_memory import Connection
 from tests.process.stream import Stream

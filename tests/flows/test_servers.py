@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from emsworker import Ems
+from emsworker.admin import Admin
 from emsworker.admin.placement import TopicMove
 from emsworker.admin.retirement import Retirement
+from emsworker.beat.forwarder import forwarders
 from emsworker.core.errors import WrongArguments
 from emsworker.core.ids import uid_text
 from emsworker.flows import FlowFailed, FlowHandle
-from emsworker.flows.places import Place
+from emsworker.flows.places import CallPlace
 from emsworker.flows.watching import WatchFlows
 from emsworker.local import LocalDatabase
 from tests.flows import far
@@ -182,12 +184,10 @@ def test_flows_go_on_where_their_topic_has_moved(two: Two) -> None:
 def test_a_server_is_needed_until_its_flows_have_ended(two: Two) -> None:
     handle = far.elsewhere.start()
     with closing(Ems("retiring", url=two.several.url, servers=f"east={two.several.urls['east']}")) as app:
-        left = Retirement(app, "east").run(timeout_s=20)
         line = "flows have not ended: tests.flows.far.elsewhere (1); let them, or cancel them with `ems flows cancel`"
-        assert left.topics == {} and line in left.needed
+        assert line in Retirement(app, "east").look().needed
         two.worker()
         assert two.ended(handle) is None
-        assert two.rows("main", "SELECT COUNT(*) FROM ems_flow") == [(0,)], "it was run where it is kept"
         assert line not in Retirement(app, "east").look().needed
 
 
@@ -226,9 +226,40 @@ def test_a_call_is_lost_only_when_no_server_has_it(two: Two) -> None:
     two.watch()
     assert handle.state == "waiting" and two.rows("main", _ENDS) == [(0, 0)]
     ((flow,),) = two.rows("main", "SELECT id FROM ems_flow")
-    assert two.app.cancel(uid_text(Place(two.app.servers["main"].stream_id, flow, 1, 0).uid), "east.nobody")
+    assert two.app.cancel(uid_text(CallPlace(two.app.servers["main"].stream_id, flow, 1, 0).uid), "east.nobody")
     until(lambda: (two.watch(), handle.ready)[1], 30, f"it is told; log:\n{two.logs()}")
     assert two.ended(handle) == "CallLost"
+
+
+def test_a_dead_letter_on_another_server_fails_its_flow_unless_it_only_was_out_of_reach(two: Two) -> None:
+    topic = two.app.broker.topic(far.MOVES)
+    _ = two.app.broker.group(topic, "flows")
+    handle = far.moves.start(1, id="x")
+    _finish(two, "main")
+    TopicMove(two.app, far.MOVES, "east").run(timeout_s=30)
+    (forwarder,) = forwarders(two.app.settings, "main", lambda *_: None)
+    for number, (kind, state) in enumerate([("x.StoreUnavailable", "ready"), ("ValueError", "failed")]):
+        two.watch()
+        forwarder.step()
+        until(lambda number=number: two.rows("east", _COUNT) == [(number + 1,)], 30, "the message has been forwarded")
+        two.watch()
+        assert two.rows("main", "SELECT state, (SELECT COUNT(*) FROM ems_outbox) FROM ems_flow") == [("ready", 0)]
+        _finish(two, "east")
+        two.rows("east", _KILL, kind)
+        two.watch()
+        assert handle.state == state
+    with pytest.raises(FlowFailed, match="ValueError: it is dead"):
+        handle.get(0)
+
+
+_COUNT = "SELECT COUNT(*) FROM ems_message WHERE kind = 'message'"
+_KILL = """INSERT IGNORE INTO ems_dead (group_id, `partition`, `offset`, uid, headers, body, born_at, producer_id, dead_at, attempts,
+error_type, reason, error) SELECT g.id, m.`partition`, m.`offset`, m.uid, '', '', NOW(6), '', NOW(6), 1, %s, '', 'it is dead'
+FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id WHERE m.kind = 'message'"""
+
+
+def _finish(two: Two, server: str) -> None:
+    Admin(two.several.database(server)).reset_group(far.MOVES, "flows", "latest")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.flows import FlowExists
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.operating import Flows
-from emsworker.flows.places import Place, parse_place
+from emsworker.flows.places import CallPlace, parse_place
 from emsworker.flows.rows import (
     CANCELLED,
     DONE,
@@ -207,7 +207,7 @@ def _states(stream: Stream) -> list[str]:
 def test_uids_of_calls_differ() -> None:
     numbers = (0, 1, 2, 4095, 4096, 1 << 29)
     streams, steps = ("0", "0f" * 16, "f0" * 16), (1, 2, 4096, 4097, 8193)
-    places = [Place(*one) for one in product(streams, (1, 2), steps, numbers)]
+    places = [CallPlace(*one) for one in product(streams, (1, 2), steps, numbers)]
     assert len({uid for one in places for uid in (one.uid, one.end_uid)}) == 2 * len(places)
     assert all(UUID(bytes=uid).version == 8 for one in places for uid in (one.uid, one.end_uid))
     assert [parse_place(one.word) for one in places] == places

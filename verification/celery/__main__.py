@@ -33,6 +33,7 @@ OLDER = (
     "test_groups_are_saved_restored_joined_and_deleted",
     "test_tasks_report_their_progress_and_their_end",
     "test_every_object_of_a_task_gets_its_result",
+    "test_ordinary_bodies_are_unpacked_once_and_keep_their_headers",
     "test_inspect_and_control_reach_every_worker",
     "test_one_of_several_leads_and_each_slot_is_sent_once",
     "test_celerys_own_scheduler_works_unchanged",

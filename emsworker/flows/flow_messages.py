@@ -1,4 +1,4 @@
-"""Looks for messages of flows on all servers: a topic may be kept by another one than the flow, and may move."""
+"""The messages of flows, on all servers: a topic may be kept by another one than the flow, and may move."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SQL = Statements(__name__)
 _ANSWER_S, _AWAY_S = 3.0, 30.0
 
 
-class Whereabouts:
-    """The messages of a server, and of those to which they may have gone.
+class FlowMessages:
+    """The messages of the flows of a server, there and on those to which they may have gone.
 
     Args:
         server: its name.
@@ -41,14 +41,11 @@ class Whereabouts:
         """Return whether a message waits or runs anywhere, or may do so on a server that is away."""
         if is_unfinished(session, topic_id, uid):
             return True
-        if ticks() < self._away_until:
-            return True
         try:
             # Twice: it may have moved on from a server that is asked late to one that was asked before.
-            looks = (one for _ in range(2) for one in self._ask_others(session, topic_id, partial(_is_unfinished, uid)))
-            return any(looks)
+            ask = partial(self._ask_others, session, topic_id, partial(_is_unfinished, uid))
+            return any(ask()) or any(ask())
         except StoreUnavailable:
-            self._away_until = ticks() + _AWAY_S
             return True
 
     def find_dead(self, session: Session, topic_id: int, uid: bytes) -> StoredError | None:
@@ -66,9 +63,19 @@ class Whereabouts:
         rows = session.rows(_SQL.find_elsewhere, {"topic_id": topic_id}) if self._others else ()
         for (name,) in rows:
             for database in self._others.values():
-                topic = database.call(partial(get_topic, name=name))
+                topic = self._call(database, partial(get_topic, name=name))
                 if topic is not None:
-                    yield database.call(_at(look, topic.id))
+                    yield self._call(database, _at(look, topic.id))
+
+    def _call(self, database: Database, work: Callable[[Session], T]) -> T:
+        """Ask another server; while one is away none is asked, as each question takes seconds of the beat's then."""
+        if ticks() < self._away_until:
+            raise StoreUnavailable("a server was away just before")
+        try:
+            return database.call(work)
+        except StoreUnavailable:
+            self._away_until = ticks() + _AWAY_S
+            raise
 
 
 def _at(look: Callable[[Session, int], T], topic_id: int) -> Callable[[Session], T]:
