@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -21,19 +22,20 @@ def main() -> int:
     )
     parser.add_argument("what", nargs="?", choices=("rates", "sleeping", "all"), default="rates", help="default: rates")
     parser.add_argument("--quick", action="store_true", help="few steps, once: to see that it works")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how often they take turns (default: 5)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often they take turns (default: 3)")
     parser.add_argument(
         "--within",
         type=float,
-        default=180.0,
+        default=150.0,
         metavar="S",
-        help="seconds that a side may take for a line (default: 180)",
+        help="seconds that a side may take for a line (default: 150)",
     )
     parser.add_argument(
         "--server", choices=("mariadb", "mysql"), help="for sleeping: only on this one (default: on both)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every round to a file")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # servers and workers end with it
     found: dict[str, object] = {}
     if chosen.what != "sleeping":
         measured = rates.measure(1 if chosen.quick else chosen.rounds, chosen.within, quick=chosen.quick)

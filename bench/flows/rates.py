@@ -67,7 +67,7 @@ class Contest:
     def round(self, *, first: bool) -> None:
         """Let every side do every line; after one that warms up."""
         if first:
-            self._each(LINES, warms_up=True)
+            self._each([line for line in LINES if not line.once], warms_up=True)
         self._each([line for line in (*LINES, FIRST) if first or not line.once], warms_up=False)
 
     def _each(self, lines: Sequence[Line], *, warms_up: bool) -> None:

@@ -23,7 +23,7 @@ from emsworker.local.engines import Flavor
 
 _SLEEPING, _QUICK_SLEEPING = 1_000_000, 200_000
 _WOKEN, _PAGE = 1_000, 100_000
-_SETTLE_S, _IDLE_S, _ANSWER_S = 40.0, 30.0, 180.0  # the beat begins to look at flows that were quiet for 30 s
+_SETTLE_S, _QUIET_S, _IDLE_S, _ANSWER_S = 10.0, 40.0, 30.0, 180.0  # the beat looks at flows that were quiet for 30 s
 _WORKER = Side(EMS.name, EMS.broker, (), EMS.program, (*EMS.worker, "--no-beat"))
 
 Figures = dict[str, float]
@@ -86,17 +86,17 @@ class Sleep:
             )
             stage = Stage(asked.environ["EMS_URL"], None, self._folder, QUICK)
             pids = {"worker": asked.worker_pid, "beat": beat.pid}
-            none = self._watch(asked, pids)
+            none = self._watch(asked, pids, _SETTLE_S)
             made = fill(stage, asked, wanted)
-            many = self._watch(asked, pids)
+            many = self._watch(asked, pids, _QUIET_S)
             return {"none": none, f"{wanted:,} asleep": many | made | wake(stage)}
 
-    def _watch(self, asked: Asked, pids: dict[str, int]) -> Figures:
-        """The figures of processes that have nothing to do; then those of a few flows of one step."""
+    def _watch(self, asked: Asked, pids: dict[str, int], settle_s: float) -> Figures:
+        """The figures of processes that have nothing to do, after a while; then those of a few flows of one step."""
         server = self._servers.database.pid
         assert server is not None
         watched = [server, *pids.values()]
-        time.sleep(_SETTLE_S)
+        time.sleep(settle_s)
         before, used = database_counters(self._servers), sum(map(_processor_s, watched))
         time.sleep(_IDLE_S)
         counted = difference(before, database_counters(self._servers))
