@@ -137,11 +137,11 @@ class MysqlFlowStore:
         def start(session: Session) -> None:
             packet = session.packet()
             packet.begin()
-            packet.add(fill(_SQL.insert_flow, {**filled, "ignore": Sql("")}))
+            packet.add(fill(_SQL.insert_flow, filled))
             for statement in self._describing(new, owner, filled):
                 packet.add(statement)
             raise_counter(packet, topic.id, partition, 1)
-            packet.add(fill(_SQL.send_first_directly, {**filled, "partition": Sql(str(partition))}))
+            packet.add(fill(_SQL.send_first_directly, {**filled, **literals({"partition": partition})}))
             packet.commit()
             packet.send()
 
@@ -177,7 +177,7 @@ class MysqlFlowStore:
         """Yield the statements that start a flow; the last one reads which one has its id."""
         if new.parent is None:  # a flow that another one calls is kept with that one
             yield self._hold_topic(topic_id)
-        yield fill(_SQL.insert_flow, {**filled, "ignore": Sql("IGNORE")})
+        yield fill(_SQL.insert_flow, filled)
         yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.find_started, filled)
 

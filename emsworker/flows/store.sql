@@ -4,7 +4,7 @@ SELECT %(topic_id)s
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
-INSERT %(ignore)s INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
@@ -16,11 +16,12 @@ SELECT topic_id, COALESCE(begins_at, UTC_TIMESTAMP(6)), NULL, owner, NULL, NULL,
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: send_first_directly
--- The same, at an offset that was allocated just before: NULL, which the table rejects, if it was not.
+-- The same, at an offset that was allocated just before. NULL, which the table rejects, if it was not, or if the flow was
+-- there already: then nothing is kept.
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, uid, `key`, tag, headers, body, producer_id, size)
-SELECT topic_id, %(partition)s, IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL), NOW(6), owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows',
-  LENGTH(CONCAT('[[', id, '],{}]'))
-FROM ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
+SELECT %(topic_id)s, %(partition)s, IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL), NOW(6), f.owner, NULL, NULL, f.headers,
+  CONCAT('[[', f.id, '],{}]'), 'flows', LENGTH(CONCAT('[[', f.id, '],{}]'))
+FROM (SELECT 1) one LEFT JOIN ems_flow f ON f.`key` = %(key)s AND f.owner = %(owner)s
 
 -- name: send_deadline
 -- A message that runs the flow when its time is over.

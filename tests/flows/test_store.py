@@ -322,3 +322,12 @@ def test_a_start_whose_answer_is_lost_is_made_once(stream: Stream, shop: Ems, cu
     assert stream.one("SELECT COUNT(*) FROM ems_flow") == 2
     assert stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 2
     assert stream.one("SELECT COUNT(*) FROM ems_outbox") == 1, "its deadline"
+
+
+def test_a_start_of_a_flow_that_is_there_leaves_nothing(stream: Stream, shop: Ems) -> None:
+    for _ in range(3):
+        flows.waits.start(id="f")
+    assert stream.one("SELECT COUNT(*) FROM ems_flow") == 1
+    assert stream.rows("SELECT `offset` FROM ems_message WHERE `offset` > 0") == [(1,)]
+    flows.waits.start(id="g")
+    assert stream.rows("SELECT `offset` FROM ems_message WHERE `offset` > 0 ORDER BY `offset`") == [(1,), (2,)], "no hole"
