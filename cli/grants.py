@@ -14,7 +14,7 @@ _GRANTS = Grants(extensions().values())
 
 
 @click.command()
-@click.argument("role", type=click.Choice(_GRANTS.roles))
+@click.argument("role", metavar="ROLE", type=click.Choice(_GRANTS.roles))
 @click.option("--user", "account", required=True, metavar="USER@HOST", help="The user, who must exist.")
 @click.option("--database", metavar="NAME", help="The stream's database; that of --url or EMS_URL.")
 @click.option("--allow", multiple=True, type=click.Choice(_GRANTS.allowances), help="Permit this as well; repeatable.")

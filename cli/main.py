@@ -102,6 +102,8 @@ class LazyGroup(click.Group):
                 from .fan_out import for_each  # with what prints tables; `ems --help` and most commands need neither
 
                 return for_each(ctx, each.names, run)
+        except click.MissingParameter as error:  # click writes each choice into a line of its own
+            raise click.UsageError(" ".join(error.format_message().split()), error.ctx) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:

@@ -13,6 +13,7 @@ from emsworker.extending.console import (
     common_options,
     complete_groups,
     complete_topics,
+    confirm,
     delete_named,
     duration_option,
     first_of,
@@ -238,16 +239,20 @@ def test(ctx: click.Context, name: str, as_json: bool) -> None:
 @click.option("--topic", shell_complete=complete_topics, help="Only for groups of this topic.")
 @click.option("--group", shell_complete=complete_groups, help="Only for groups of this name.")
 @click.option("--reason", default="", help="Shown in the list of silences.")
+@yes_option
 @common_options
 def silence(
-    name: str | None, for_s: float | None, topic: str | None, group: str | None, reason: str, as_json: bool
+    name: str | None, for_s: float | None, topic: str | None, group: str | None, reason: str, yes: bool, as_json: bool
 ) -> None:
     """Keep the alarm NAME, or all, from their receivers for some time.
 
-    They fire and are resolved all the same. One that still fires at the end is sent then.
+    They fire and are resolved all the same. One that still fires at the end is sent then. Without a name, a topic or a
+    group every alarm is silenced, after a question.
     """
     if for_s is None:
         raise click.UsageError("Say for how long: --for 2h.")
+    if name is None and topic is None and group is None:
+        confirm("Silence all alarms of all topics and groups?", yes)
     stream = open_stream()
     made = stream.admin().alarms.silence(name, for_s=for_s, topic=topic, group=group, reason=reason)
     _warn_of_unknown(stream, made.topic, made.group)

@@ -21,7 +21,7 @@ class TransactionLost(Exception):
     It is not known whether the transaction was committed, and by itself the loss charges no attempt.
 
     Args:
-        cut: true if the connection itself was lost, not refused by a server that is full, read-only or shutting down.
+        cut: false if the server could not serve: it was full, read-only, shutting down, or not to be reached.
     """
 
     def __init__(self, cut: bool) -> None:

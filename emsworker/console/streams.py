@@ -25,6 +25,24 @@ _REPLICA = "emsworker.console.replica"
 _READ_S = 10.0
 
 
+@contextlib.contextmanager
+def _telling_of_changes(database: Database, count: Callable[[object], int]) -> Iterator[None]:
+    """Say that what this thread changes in the block is not in the audit, if it changes anything."""
+    session, changed = database.thread_session(), False
+
+    def note(result: object) -> None:
+        nonlocal changed
+        changed |= count(result) > 0
+
+    session.before_commit = note
+    try:
+        yield
+    finally:
+        session.before_commit = None
+        if changed:
+            click.echo("Not recorded in the audit, which this database user may not write.", err=True)
+
+
 @dataclass(frozen=True)
 class OpenStream:
     """The stream that a command works on; ``settings.url`` is always set.
@@ -103,7 +121,7 @@ class OpenStream:
     def recording(self, action: str, target: str, count: Callable[[object], int] | None = None) -> Iterator[Database]:
         """The database for a change that the audit tells of, as of one by the dashboard.
 
-        A user who may not write the audit is told so.
+        A user who may not write the audit is told so when something was changed.
 
         Args:
             action, target, count: see :meth:`emsworker.admin.audit.Audit.record`.
@@ -111,12 +129,12 @@ class OpenStream:
         from emsworker.admin.audit import Audit, count_changed, name_of_system_user
         from emsworker.store.engine.probe import may_insert
 
-        database = self.database()
+        database, count = self.database(), count or count_changed
         if not database.call(lambda session: may_insert(session, "ems_audit")):
-            click.echo("Not recorded in the audit, which this database user may not write.", err=True)
-            yield database
+            with _telling_of_changes(database, count):
+                yield database
             return
-        with Audit(database).record(name_of_system_user(), action, target, "by a command", count or count_changed):
+        with Audit(database).record(name_of_system_user(), action, target, "by a command", count):
             yield database
 
     def monitoring(self) -> Monitoring:

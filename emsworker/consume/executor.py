@@ -171,8 +171,9 @@ class Executor:
                 return self._transact(claim_run, messages, handler)
             return self._conclude(self._call(watch, messages, handler, began))
         except TransactionLost as error:
-            lost = LostRun(claim_run.claim, messages, options, began, ticks() - began, server, error.cut)
-            raise LostUnderHandler(lost, error.__cause__) from error.__cause__
+            ran_s, cause = ticks() - began, error.__cause__
+            lost = LostRun(claim_run.claim, messages, options, began, ran_s, server, error.cut, str(cause))
+            raise LostUnderHandler(lost, cause) from cause
         except BaseException as error:
             if options.transactional and isinstance(error, FenceLost):
                 raise

@@ -30,7 +30,8 @@ class LostRun:
         messages: one, unless it was a batch.
         began: when it began, in :func:`ticks`; ran_s: the seconds that it had run when the loss was noticed.
         server: the server that answered before it began; read only for a message that runs alone.
-        cut: true if the connection itself was lost, not refused by a server that is full, read-only or shutting down.
+        cut: false if the server could not serve: it was full, read-only, shutting down, or not to be reached.
+        why: the error.
     """
 
     claim: Claim
@@ -40,6 +41,7 @@ class LostRun:
     ran_s: float
     server: ServerRun | None
     cut: bool
+    why: str
 
     @property
     def alone(self) -> bool:
@@ -111,7 +113,7 @@ def judge(
         return "the server has been restarted meanwhile"
     again = "" if times == 1 else f" {counted(times, 'time')} in a row"
     return ConnectionLostInHandler(
-        f"the connection to the database was lost{again} while it ran, this time after {run.ran_s:.1f} s; if it "
-        "is silent for so long, look at the server's wait_timeout and idle_transaction_timeout, and at the idle "
-        "timeout of a proxy between"
+        f"the connection to the database was lost{again} while it ran, this time after {run.ran_s:.1f} s "
+        f"({run.why:.300}); if it is silent for so long, look at the server's wait_timeout and "
+        "idle_transaction_timeout, and at the idle timeout of a proxy between"
     )

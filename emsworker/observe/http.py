@@ -260,7 +260,10 @@ class _Handler(BaseHTTPRequestHandler):
         return "Transfer-Encoding" not in self.headers and lengths in ([], ["0"])
 
     def _answer(self) -> Answer:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:  # brackets that hold no address
+            return Answer(400, f"the target of the request is no URL: {error}\n".encode())
         first, *rest = (unquote(part) for part in parts.path.strip("/").split("/"))
         route = self.own_routes.get(first)
         if route is None:

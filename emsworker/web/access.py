@@ -246,8 +246,8 @@ def comes_from_here(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
-    origin = urlsplit(request.headers.get("origin", ""))
-    return bool(origin.netloc) and origin.netloc == request.headers.get("host")
+    origin = web_address(request.headers.get("origin", ""))
+    return origin is not None and origin.netloc == request.headers.get("host")
 
 
 def is_loopback(host: str) -> bool:

@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from typing import Any
 
 import kombu
 import pymysql
 import pytest
 from amqp.exceptions import NotFound, PreconditionFailed
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.transport.virtual.exchange import TopicExchange
 
 from emsworker import Ems
 from emsworker.core.errors import AccessDenied, ConfigError, MessageTooLarge, SchemaMissing, TopicDeleted
@@ -634,3 +638,78 @@ def test_a_forked_child_leaves_its_parents_messages_alone(program: Callable[...,
 )
 def test_words_of_topic_exchanges(pattern: str, key: str, expected: bool) -> None:
     assert matches(ExchangeKind.TOPIC, pattern, key) is expected
+
+
+_HOSTILE_PATTERNS = (
+    ".".join(["#"] * 60) + ".q", ".".join(["#", "*"] * 60) + ".q", ".".join(["#.a"] * 60), ".".join(["*.#"] * 60 + ["q"]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", _HOSTILE_PATTERNS)
+def test_no_pattern_holds_a_publisher_up(pattern: str) -> None:
+    before = time.process_time()
+    for count in (4, 30, 120):
+        assert not matches(ExchangeKind.TOPIC, pattern, ".".join(["a"] * count + ["z"]))
+    assert time.process_time() - before < 1.0
+
+
+@given(
+    pattern=st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=6).map(".".join),
+    key=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=6).map(".".join),
+)
+def test_patterns_mean_what_they_mean_to_kombu(pattern: str, key: str) -> None:
+    """But that ``#`` may also stand for no word at all, as in AMQP: then the pattern without it is met."""
+    exchange = TopicExchange(None)
+
+    def met(words: list[str]) -> bool:
+        return bool(exchange._match(exchange.key_to_pattern(".".join(words)), key))
+
+    words = pattern.split(".")
+    places = [number for number, word in enumerate(words) if word == "#"]
+    without = [set(gone) for count in range(len(places) + 1) for gone in combinations(places, count)]
+    variants = [[word for number, word in enumerate(words) if number not in gone] for gone in without]
+    assert matches(ExchangeKind.TOPIC, pattern, key) is any(met(one) for one in variants if one)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-max-length", "a"), ("x-max-length", -1), ("x-max-length", 1 << 64), ("x-expires", "x" * 10_000),
+        ("x-expires", 0), ("x-message-ttl", [1]), ("x-message-ttl", 1e300), ("x-max-priority", float("nan")),
+        ("x-delivery-limit", "many"), ("x-delivery-limit", 1 << 40),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("exclusive", [False, True], ids=["stored", "local"])
+def test_a_wrong_argument_is_named(
+    program: Callable[..., Program],
+    rows: Callable[..., list[tuple[Any, ...]]],
+    argument: str,
+    value: Any,
+    exclusive: bool,
+) -> None:
+    one = program()
+    with pytest.raises(PreconditionFailed, match=f"{argument} is .*give a whole number from") as caught:
+        kombu.Queue("odd", queue_arguments={argument: value}, exclusive=exclusive)(one.channel).declare()
+    assert len(str(caught.value)) < 400
+    assert rows("SELECT name FROM ems_queue") == [], "nothing half made"
+
+
+def test_a_name_that_is_too_long_is_named(program: Callable[..., Program]) -> None:
+    one = program()
+    name = "n" * 100_000
+    events = kombu.Exchange("events", "topic")
+    for declared in (
+        kombu.Queue(name), kombu.Queue("x", events, routing_key=name), kombu.Exchange(name), kombu.Queue("\ud800"),
+    ):  # fmt: skip
+        with pytest.raises(PreconditionFailed, match=r"100000 bytes; give one of at most 255|no UTF-8 form") as caught:
+            declared(one.channel).declare()
+        assert len(str(caught.value)) < 400
+
+
+def test_an_expiration_that_is_no_number_is_refused(program: Callable[..., Program]) -> None:
+    one = program()
+    WORK(one.channel).declare()
+    message = one.channel.prepare_message(b"x", properties={"expiration": "abc" * 1000})
+    with pytest.raises(PreconditionFailed, match=r"expiration is 'abc.*give a whole number") as caught:
+        one.channel.basic_publish(message, routing_key="work")
+    assert len(str(caught.value)) < 400

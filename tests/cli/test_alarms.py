@@ -38,3 +38,19 @@ def test_a_webhook_is_of_http(ems: Ems) -> None:
         in ems("alarms", "create", "a", "--on", "lag", "--webhook", "ftp://hooks.example.org/x").err
     )
     assert ems.ok("alarms", "list", "--json").json == []
+
+
+def test_silencing_everything_asks_first(ems: Ems) -> None:
+    done = ems("alarms", "silence", "--for", "1h")
+    assert done.code == 2 and "Silence all alarms of all topics and groups?" in done.err and "--yes" in done.err
+    assert ems.ok("alarms", "silences", "--json").json == []
+    assert ems.ok("alarms", "silence", "--for", "1h", "--yes", "--json").json["alarm"] is None
+    assert ems.ok("alarms", "silence", "--for", "1h", "--topic", "t", "--json").json["topic"] == "t"
+
+
+def test_a_choice_that_is_missing_is_named_in_one_line(ems: Ems) -> None:
+    for words, missing in ((["grants", "--user", "a@b"], "'ROLE'"), (["alarms", "create", "a1"], "'--on'")):
+        done = ems(*words)
+        (error,) = done.errors
+        assert done.code == 2 and missing in error and "Choose from" in error
+        assert done.err.splitlines()[-1] == error, "nothing follows"

@@ -123,6 +123,19 @@ def test_g_a_message_that_loses_its_connection_every_time_comes_to_an_end(stream
     assert worker.stop() == 0
 
 
+def test_g_an_error_that_nobody_knows_after_a_handler_comes_to_an_end(stream: Stream) -> None:
+    """A statement of EMS fails each time because of what the handler did; no number of that is on a list."""
+    stream.run(
+        "CREATE TRIGGER refuse BEFORE UPDATE ON ems_claim FOR EACH ROW "
+        "IF @refused = 1 THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31999, MESSAGE_TEXT = 'no more of that'; END IF"
+    )
+    worker = stream.worker(APP, GROUP, topics=["cuts"])
+    stream.send("cuts", [{"n": n, **({"do": "refuse"} if n == POISON else {})} for n in range(TOTAL)])
+    _check_the_charged(stream)
+    assert "no more of that" in stream.one("SELECT error FROM ems_dead")
+    assert worker.stop() == 0
+
+
 @pytest.mark.slow
 def test_g_a_proxy_that_cuts_silent_connections(stream: Stream) -> None:
     """A transaction that is silent for longer comes to an end; a handler that holds no connection loses nothing."""

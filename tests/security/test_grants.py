@@ -389,6 +389,10 @@ def test_a_cancelling_command_is_recorded_by_those_who_may_write_the_audit(place
         rows = place.stream.rows("SELECT changed FROM ems_audit WHERE target LIKE %s", f"% {sent.id}")
         assert rows == ([(1,)] if role == "operator" else [])
     assert told["operator"] == "" and "Not recorded in the audit" in told["producer"]
+    again = CliRunner().invoke(
+        cli, ["cancel", place.topic, sent.id, "--json"], env={"EMS_URL": place.as_role("producer", ["cancel"])}
+    )
+    assert "Not recorded" not in again.stderr, "nothing was changed any more"
 
 
 def test_those_who_are_allowed_to_create_do(place: Place) -> None:

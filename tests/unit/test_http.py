@@ -163,3 +163,11 @@ def test_a_request_with_a_body_is_refused(server: HttpServer, name: str) -> None
 def test_an_empty_body_is_none(server: HttpServer) -> None:
     (answer,) = exchange(server, b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
     assert answer.startswith(b"200")
+
+
+@pytest.mark.parametrize("target", ["http://[::1", "http://[x]/livez"])
+def test_a_target_that_is_no_url_is_answered(server: HttpServer, target: str) -> None:
+    with connect(server) as client:
+        client.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.0 400 ") and b"no URL" in answer

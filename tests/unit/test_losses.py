@@ -15,7 +15,7 @@ from emsworker.tasks.options import HandlerOptions
 CLAIM = Claim(1, 0, 5, 5, 4, 7, ClaimSource.STREAM, Isolation.ALONE, "c")
 MESSAGE = Message("t", 0, (5, b"", None, None, b"", b"", ""), Decoder())
 SERVER = ServerRun(("a", 3306, 1), 500.0)
-RUN = LostRun(CLAIM, [MESSAGE], HandlerOptions(), 100.0, 61.25, SERVER, cut=True)
+RUN = LostRun(CLAIM, [MESSAGE], HandlerOptions(), 100.0, 61.25, SERVER, cut=True, why="(2013) gone")
 
 
 def verdict(run: LostRun = RUN, server: ServerRun = SERVER, **more: Any) -> ConnectionLostInHandler | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -14,6 +13,7 @@ from emsworker.extending.database import Session, server_facts
 from emsworker.extending.processes import forks, ticks
 from emsworker.extending.stream import SkipPolicy, fitting_body, skipping, topics
 from emsworker.extending.values import UNLIMITED_S, Topic, TopicKind, levels_of
+from emsworker.integrations.celery.arguments import number_of, seconds_of
 from emsworker.integrations.celery.names import GROUP, HEARTBEAT, bus_topic, queue_topic
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.store import routing
@@ -136,11 +136,11 @@ class Bindings:
 
     def declare_queue(self, name: str, arguments: dict[str, Any], *, auto_delete: bool) -> Queue:
         """Create a queue with its topic and group; the existing one takes the settings that are given."""
-        expires_s = _ms(arguments.get("x-expires"))
+        expires_s = seconds_of(arguments, "x-expires")
         queue = Queue(
             name,
             queue_topic(name),
-            _ms(arguments.get("x-message-ttl")),
+            seconds_of(arguments, "x-message-ttl"),
             _AUTO_DELETE_S if auto_delete and expires_s is None else expires_s,
         )
         self._call(lambda s: self._create(s, queue, arguments))
@@ -157,7 +157,7 @@ class Bindings:
             topic = topics.create_topic(session, queue.topic, max_message_bytes=most, trim_done=True, priorities=wanted)
         if topic.priorities < wanted:
             topics.change_topic(session, replace(topic, priorities=wanted))
-        limit = int(arguments.get("x-delivery-limit") or 0)
+        limit = number_of(arguments, "x-delivery-limit") or 0
         group = topics.get_group(session, topic, GROUP)
         if group is None:
             limits: dict[str, Any] = {"timeout_s": UNLIMITED_S, "ladder": "0s"}
@@ -165,8 +165,8 @@ class Bindings:
             group = topics.create_group(session, topic, GROUP, **limits)
         elif limit and group.max_attempts != limit:
             topics.change_group(session, replace(group, max_attempts=limit))
-        if (most_waiting := arguments.get("x-max-length")) is not None:
-            skipping.set_policy(session, group, SkipPolicy(most_waiting=int(most_waiting)))
+        if (most_waiting := number_of(arguments, "x-max-length")) is not None:
+            skipping.set_policy(session, group, SkipPolicy(most_waiting=most_waiting))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue, its bindings, and its topic with all messages."""
@@ -202,10 +202,10 @@ class Bindings:
 
     def levels(self, arguments: Mapping[str, Any]) -> int:
         """Return the number of priorities of a queue, by its arguments."""
-        most = arguments.get("x-max-priority")
+        most = number_of(arguments, "x-max-priority")
         if most is None:
             return 1 if self._options.priority_order == "high" else 10
-        return max(1, min(int(most) + 1, 10))
+        return min(most + 1, 10)
 
     def rank(self, levels: int, priority: int) -> int:
         """Return the rank of a priority, the highest first: a queue of n levels tells 0 to n - 1 apart."""
@@ -292,24 +292,39 @@ def matches(kind: ExchangeKind, pattern: str, routing_key: str) -> bool:
         return True
     if kind is ExchangeKind.DIRECT:
         return pattern == routing_key
-    return _pattern(pattern).fullmatch(routing_key) is not None
+    return _takes(pattern, routing_key)
 
 
 @lru_cache(maxsize=4096)
-def _pattern(text: str) -> re.Pattern[str]:
-    parts = ["(?:^|\\.)" + _WORDS.get(word, re.escape(word)) for word in text.split(".")]
-    return re.compile("".join("(?:(?:^|\\.)[^.]+)*" if part.endswith(_MANY) else part for part in parts))
+def _takes(pattern: str, routing_key: str) -> bool:
+    """Return whether a pattern takes a routing key.
+
+    It follows all places of the pattern that the words so far may lead to, at once: a regular expression would try the
+    ways of several ``#`` one after the other, and never end.
+    """
+    words = _words(pattern)
+    wanted = [word for number, word in enumerate(words) if words[number - 1 : number + 1] != ["#", "#"]]
+    places = _beyond(wanted, {0})
+    for word in _words(routing_key):
+        met = {place for place in places if place < len(wanted) and _meets(wanted[place], word)}
+        places = _beyond(wanted, {place + (wanted[place] != "#") for place in met})
+    return len(wanted) in places
 
 
-_MANY = "\x00"
-_WORDS = {"*": r"[^.]+", "#": _MANY}
+def _words(text: str) -> list[str]:
+    return text.split(".") if text else []
+
+
+def _meets(wanted: str, word: str) -> bool:
+    return wanted == "#" or wanted == word or (wanted == "*" and word != "")
+
+
+def _beyond(wanted: list[str], places: set[int]) -> set[int]:
+    """Add the places behind each ``#``, which need not take a word."""
+    return places | {place + 1 for place in places if place < len(wanted) and wanted[place] == "#"}
 
 
 def _delete_topic(session: Session, name: str) -> None:
     topic = topics.get_topic(session, name)
     if topic is not None:
         topics.delete_topic(session, topic, force=True)
-
-
-def _ms(value: Any) -> float | None:
-    return None if value is None else float(value) / 1000

@@ -24,6 +24,7 @@ from emsworker.extending.errors import DecodeError, EmsError, NotInHand, TopicDe
 from emsworker.extending.processes import forks
 from emsworker.extending.stream import backlog, topics
 from emsworker.extending.values import Message as StreamMessage
+from emsworker.integrations.celery.arguments import check_names, check_queue, number_of, seconds_of
 from emsworker.integrations.celery.failures import Requeued
 from emsworker.integrations.celery.fanout import LocalQueue
 from emsworker.integrations.celery.feeder import Arrival, Feeder
@@ -141,6 +142,7 @@ class QueueChannel(StdChannel):
             if self._bindings.exchange(exchange) is None:
                 raise NotFound(f"there is no exchange {exchange!r}", (40, 10), "Channel.exchange_declare")
             return
+        check_names(exchange=exchange)
         if type not in list(ExchangeKind):
             raise ChannelError(
                 f"exchange {exchange!r} has the type {type!r}; a stream has {', '.join(ExchangeKind)}", (40, 10)
@@ -161,6 +163,7 @@ class QueueChannel(StdChannel):
         self, destination: str, source: str = "", routing_key: str = "", nowait: bool = False, arguments: Any = None
     ) -> None:
         """Bind an exchange to an exchange."""
+        check_names(exchange=source, bound_exchange=destination, routing_key=routing_key or "")
         self._bindings.bind(Binding(source, routing_key or "", TargetKind.EXCHANGE, destination))
 
     def exchange_unbind(
@@ -194,11 +197,12 @@ class QueueChannel(StdChannel):
         local = self._stream.local.get(queue)
         if passive:
             return self._describe(queue, local)
+        check_queue(queue, given)
         is_local = exclusive or (auto_delete and not durable and "x-expires" in given)
         if is_local and (local is not None or self._bindings.queue(queue) is None):
-            expires_ms, most = given.get("x-expires"), given.get("x-max-length")
+            expires_s, most = seconds_of(given, "x-expires"), number_of(given, "x-max-length")
             rank = partial(self._bindings.rank, self._bindings.levels(given))
-            declared = self._stream.local.declare(queue, expires_ms and expires_ms / 1000, most, rank)
+            declared = self._stream.local.declare(queue, expires_s, most, rank)
             self._stream.local.bind(declared, self._bindings.bus_of(""), ExchangeKind.DIRECT, queue)
             return queue_declare_ok_t(queue, len(declared.waiting), 0)
         self._bindings.declare_queue(queue, given, auto_delete=auto_delete and not durable)
@@ -237,6 +241,7 @@ class QueueChannel(StdChannel):
         """Bind a queue to an exchange."""
         if not exchange:
             return
+        check_names(queue=queue, exchange=exchange, routing_key=routing_key or "")
         local = self._stream.local.get(queue)
         if local is None:
             self._bindings.bind(Binding(exchange, routing_key or "", TargetKind.QUEUE, queue))

@@ -27,6 +27,7 @@ from emsworker.extending.values import (
 )
 from emsworker.extending.values import Message as StreamMessage
 from emsworker.integrations.celery import bodies
+from emsworker.integrations.celery.arguments import number_of
 
 _AMQP = "amqp"
 # Of the header. A task of Celery has some 60; all messages of a claim, up to a thousand, are opened together, and an
@@ -58,8 +59,10 @@ class Stored:
         Raises:
             MessageTooLarge: receivers would refuse its body, or its headers.
             InvalidName: its task has a name of more than 190 characters, or one that cannot be printed.
+            PreconditionFailed: its expiration is no number of milliseconds.
         """
         headers, properties = message["headers"], message["properties"]
+        number_of(properties, "expiration")
         kept = {"headers": headers, "properties": properties, "exchange": exchange, "routing_key": routing_key}
         task = headers.get("task")
         if isinstance(task, str) and not (len(task) <= TASK_NAME and task.isprintable()):

@@ -40,11 +40,11 @@ else:
     _Connection = _PyMySQLConnection
 
 _SQL = Statements(__name__)
-SET_AUTOCOMMIT = _SQL.set_autocommit
+SET_AUTOCOMMIT, SET_CLOCK, SET_RESOURCES = _SQL.set_autocommit, _SQL.set_clock, _SQL.set_resources
 _AGAIN_S = 1.0  # between two looks if a server that has been silent has a successor
 LOCK_WAIT_S = 6.0  # after which a statement that waits for a lock has ended: connection.sql sets 5 s
-# Statements that cannot change the session's database; any other statement of a handler may be a USE.
-_STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH")
+# Statements that change neither the session's database nor its settings; any other one of a handler may be USE or SET.
+_STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH", "SAVEPOI", "RELEASE", "ROLLBAC")
 # Attributes that a handler can change on the object; restored afterwards.
 _OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass", "autocommit_mode", "init_command")
 
@@ -87,7 +87,7 @@ class Connection(_Connection):
         preamble: statements to send ahead of the next one, to open a transaction.
         lent: True while a handler has it, and until the session is restored.
         loan: the loan that has not ended, or was cut while it began or ended: some attributes are still the handler's.
-        moved: True if the handler may have chosen another database.
+        moved: True if the handler ran more than DML: it may have chosen another database, or other settings.
         rolled_back_by: the error with which the server rolled back the lent transaction.
         perhaps_rolled_back_by: an error with which the server may have rolled back the lent transaction.
         inherited: True if the parent process opened it.

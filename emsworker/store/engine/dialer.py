@@ -11,7 +11,7 @@ from pymysql.converters import conversions
 from pymysql.err import MySQLError
 
 from emsworker.core.url import DatabaseUrl
-from emsworker.store.engine.connection import Connection
+from emsworker.store.engine.connection import SET_CLOCK, Connection
 from emsworker.store.engine.sql import Statements, join
 from emsworker.store.engine.standing import SHOW_STANDING
 from emsworker.store.engine.tls import check_encrypted, mode_of, tls_context, tls_error
@@ -103,6 +103,8 @@ class Dialer:
         connection.server = address if own_port == port else f"{address} (there {name}:{own_port})"
         connection.next_result()
         connection.variables = dict(connection._result.rows)
+        if connection.variables.get("secure_timestamp", "NO") == "NO":  # else no handler can set it either
+            connection.settings = (SET_CLOCK, *connection.settings)
         if connection.variables.get("wsrep_on") == "ON":
             connection.one_by_one = True
             connection.settings = (*connection.settings, _SQL.set_galera)

@@ -37,8 +37,6 @@ _NO_SAVEPOINT, _SAVEPOINT = 1305, "ems_transaction"
 # Our own assertions inside a packet: a scalar subquery that yields two rows (see session.sql), an offset that is NULL.
 _ASSERTION, _NULL = 1242, 1048
 _DUPLICATE = 1062
-# The driver's own: only this one connection is gone, as far as the client or the server can tell.
-_CUT = frozenset({0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 4031})
 # The server itself cannot serve, whatever the statement is: not in the primary component of its Galera cluster, going
 # down, read-only, without a majority of its replication group.
 _AWAY = frozenset({1047, 1053, 1077, 1836, 3100, _COMMIT_FAILED})
@@ -47,6 +45,8 @@ _OPTION, _READ_ONLY = 1290, re.compile(r"read[-_]only", re.IGNORECASE)
 _FULL, _MAYBE_FULL, _NO_SPACE = frozenset({20, 1021, 1114}), frozenset({3, 1026, 1030, 1180}), re.compile(r"\b28\b")
 _NO_LOGIN = frozenset({1044, 1045, 1698, 1251, 2059})  # the user, the password, its plugin, or the database
 _DENIED = frozenset({1142, 1143, 1227, 1370}) | _NO_LOGIN
+# There was no connection: too many of them, a host or a user that is blocked, a server that cannot be reached.
+_NO_CONNECTION = frozenset({1040, 1129, 1130, 1203, 1226, 2002, 2003, 2005}) | _DENIED
 _NO_DATABASE, _NO_TABLE, _NO_COLUMN = 1049, 1146, 1054
 # The statement, or a value in it, is at fault, and the next try would end in the same way.
 _STATEMENT = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
@@ -85,9 +85,16 @@ def may_roll_back(error: BaseException) -> bool:
 
 
 def is_cut(lost: BaseException | None) -> bool:
-    """Return whether the connection itself was cut, such as by a timeout or a KILL, and not refused by the server."""
+    """Return whether a loss may be the fault of what ran on the connection: of all errors but the known other ones.
+
+    A number that is not known here is one of them: it is answered to a statement after a handler, such as by a trigger,
+    and a message for which nobody ever counted it would run for ever.
+    """
     cause = lost.__cause__ if lost is not None else None
-    return cause is None or isinstance(cause, OSError) or code_of(cause) in _CUT
+    if cause is None or isinstance(cause, OSError):
+        return True
+    is_answer = isinstance(cause, MySQLError) and code_of(cause) not in _NO_CONNECTION
+    return is_answer and not is_server_trouble(cause)
 
 
 def is_server_trouble(error: BaseException) -> bool:
@@ -137,9 +144,13 @@ def translate(error: BaseException, url: DatabaseUrl | None = None) -> BaseExcep
 
 
 def _fault_of_surroundings(code: int, text: str, url: DatabaseUrl | None) -> EmsError | None:
+    if code in _NO_LOGIN:
+        return LoginRefused(
+            f"MySQL refused: ({code}) {text}; check the user and password of {address_name(url)}, and "
+            "the user's rights on the database (`ems grants` prints what a role needs)"
+        )
     if code in _DENIED:
-        kind = LoginRefused if code in _NO_LOGIN else AccessDenied
-        return kind(
+        return AccessDenied(
             f"MySQL refused: ({code}) {text}; check the user, password and grants of {address_name(url)} "
             f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
         )

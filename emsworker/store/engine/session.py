@@ -28,7 +28,7 @@ from emsworker.core.errors import (
 from emsworker.core.process.clock import ticks
 from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
-from emsworker.store.engine.connection import SET_AUTOCOMMIT, Connection, Loan
+from emsworker.store.engine.connection import SET_AUTOCOMMIT, SET_RESOURCES, Connection, Loan
 from emsworker.store.engine.errors import translate
 from emsworker.store.engine.nodes import ServerSelector
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
@@ -126,7 +126,8 @@ class Packet:
 
         Call it before appending anything that depends on the session's settings, which a handler may have changed.
         """
-        self._parts += [_SQL.prove_transaction, *self.session.statements_of_return()]
+        # The settings first: in a handler's character set the name of a missing savepoint could not be read.
+        self._parts += [*self.session.statements_of_return(), _SQL.prove_transaction]
 
     def commit_lent(self) -> None:
         self._parts += [_SQL.commit, SET_AUTOCOMMIT]
@@ -531,7 +532,7 @@ class Session:
         if connection is None:
             return []
         inside = [one for one in connection.settings if one is not SET_AUTOCOMMIT]
-        return [*inside, *([self._use] if connection.moved else [])]
+        return [*inside, *([SET_RESOURCES, self._use] if connection.moved else [])]
 
     def returned(self) -> None:
         """Record that the session is as it was before it was lent."""
@@ -553,7 +554,7 @@ class Session:
         if not connection.lent:
             connection.rollback()
         elif not never_begun:
-            ours = (*connection.settings, self._use)
+            ours = (*connection.settings, SET_RESOURCES, self._use)
             connection.query(join(";", (_SQL.rollback, _SQL.unlock_tables, _SQL.release_locks, *ours)))
             while connection._result.has_next:
                 connection.next_result()

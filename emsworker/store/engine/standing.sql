@@ -1,9 +1,11 @@
 -- name: show_standing
 -- What a server is. Each server has some of these: replicas and demoted primaries are read-only, as are servers that
 -- were started on read-only files; members of a replication group know its name, nodes of a Galera cluster wsrep_on,
--- and one whose replication is switched off still knows the addresses of the others.
+-- and one whose replication is switched off still knows the addresses of the others. Some let nobody stop their clock
+-- (secure_timestamp).
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', 'innodb_read_only', 'offline_mode',
-  'group_replication_group_name', 'group_replication_single_primary_mode', 'wsrep_on', 'wsrep_cluster_address')
+  'group_replication_group_name', 'group_replication_single_primary_mode', 'wsrep_on', 'wsrep_cluster_address',
+  'secure_timestamp')
 
 -- name: get_membership
 -- What the group thinks of this server, how many of its members this server cannot reach, and which are primaries.

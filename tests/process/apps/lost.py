@@ -85,6 +85,8 @@ def cuts(transaction: Transaction, message: Message) -> None:
         transaction.execute(insert, (body["n"],))
     elif body.get("do") == "cut and return":
         _cut(transaction)
+    elif body.get("do") == "refuse":
+        transaction.execute("SET @refused = 1")
     elif body.get("do") == "sleep":
         time.sleep(body["s"])
     elif body.get("do") == "wait":
