@@ -13,6 +13,7 @@ from emsworker.flows.errors import (
     FlowExists,
     FlowFailed,
     SignalTimeout,
+    TooManySignals,
     UnknownFlow,
 )
 from emsworker.flows.flow import AsyncFlow, Flow
@@ -30,6 +31,7 @@ __all__ = [
     "FlowFailed",
     "FlowHandle",
     "SignalTimeout",
+    "TooManySignals",
     "UnknownFlow",
     "chain",
     "chord",

@@ -32,6 +32,7 @@ from emsworker.extending.values import counted
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from emsworker.extending.values import PreviewDecoder
     from emsworker.flows.operating import FlowCount, FlowDetail, FlowEntry, FlowFilter, Flows, StepEntry
 
 _MOST_COUNTED = 10_000
@@ -163,6 +164,7 @@ def _row(flow: FlowEntry) -> dict[str, Any]:
         "state": flow.state,
         "waits": flow.waits,
         "error": flow.error_type,
+        "undone": flow.undone,
         "started_at": flow.started_at,
         "changed_at": flow.changed_at,
         "begins_at": flow.begins_at,
@@ -218,7 +220,7 @@ def show(id_: str, values: bool, as_json: bool) -> None:
     if found.count > len(steps):
         click.echo(f"The last {len(steps)} of {found.count} steps:", err=True)
     columns = ["step", "kind", "name", "state", "calls", "error", "began_at", "took", "message"]
-    print_rows([_told(one) for one in found.steps], columns, False, "No step has begun.", spare=["message", "began_at"])
+    print_rows([*map(_told, found.steps, steps)], columns, False, "No step has begun.", spare=["message", "began_at"])
     for title, rows, names in (
         ("Calls that have failed:", failed, ["step", "number", "error", "text", "message"]),
         ("Signals:", signals, ["name", "step", "sent_at"]),
@@ -231,28 +233,40 @@ def show(id_: str, values: bool, as_json: bool) -> None:
 
 
 def _print_values(opened: Flows, key: str, as_json: bool) -> None:
+    from emsworker.extending.values import PreviewDecoder
+    from emsworker.flows.operating import as_shown
+
     found, after = list[dict[str, Any]](), 0
     while part := opened.values(key, after):
         after = part[-1][0]
         for number, value, at in part:
             if as_json:
-                found.append({"number": number, "value": json.loads(value), "emitted_at": at})
+                shown, problem = as_shown(PreviewDecoder(), value)
+                found.append({"number": number, "value": shown, "problem": problem, "emitted_at": at})
             else:
-                click.echo(value.decode())
+                click.echo(value.decode(errors="backslashreplace"))
     if as_json:
         print_json(found)
 
 
 def _record(found: FlowDetail) -> dict[str, Any]:
-    args, kwargs = _json(found.args) or (None, None)
+    from emsworker.extending.values import PreviewDecoder
+    from emsworker.flows.operating import as_shown
+
+    decoder = PreviewDecoder()
+    (call, problem), (value, value_problem) = (as_shown(decoder, one) for one in (found.args, found.value))
+    args, kwargs = call if _is_call(call) else (None, None)
+    if call is not None and not _is_call(call):
+        problem = "the arguments are not [args, kwargs]"
     return _row(found.flow) | {
         "parent": found.parent,
         "attributes": dict(found.attributes),
         "args": args,
         "kwargs": kwargs or None,
-        "value": _json(found.value),
+        "value": value,
+        "problem": problem or value_problem,
         "error_text": found.error,
-        "steps": [_step_row(one) for one in found.steps],
+        "steps": [_step_row(one, decoder) for one in found.steps],
         "failed": [_renamed(asdict(one)) for one in found.failed],
         "signals": [asdict(one) for one in found.signals],
         "children": [_row(one) for one in found.children],
@@ -264,26 +278,29 @@ def _renamed(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"error": kind, "text": text}
 
 
-def _step_row(step: StepEntry) -> dict[str, Any]:
+def _is_call(body: Any) -> bool:
+    return isinstance(body, list) and [type(one) for one in body] == [list, dict]
+
+
+def _step_row(step: StepEntry, decoder: PreviewDecoder) -> dict[str, Any]:
+    from emsworker.flows.operating import as_shown
+
     row = _renamed(asdict(step))
-    return {"step": row.pop("number"), **row, "value": _json(step.value)}
+    row["value"], row["problem"] = as_shown(decoder, step.value)
+    return {"step": row.pop("number"), **row}
 
 
-def _told(step: StepEntry) -> dict[str, Any]:
+def _told(step: StepEntry, row: dict[str, Any]) -> dict[str, Any]:
     """Return a step for people."""
     from emsworker.extending.values import format_duration
 
     took = None if step.ended_at is None else round((step.ended_at - step.began_at).total_seconds(), 3)
     until = "" if step.due_at is None or took is not None else f"until {step.due_at:%Y-%m-%d %H:%M:%S}"
     calls = f"{step.total - step.pending} of {step.total}" if step.total else None
-    return _step_row(step) | {
+    return row | {
         "calls": calls if not step.failed else f"{calls}, {step.failed} failed",
         "took": until or (None if took is None else format_duration(took)),
     }
-
-
-def _json(encoded: bytes | None) -> Any:
-    return None if encoded is None else json.loads(encoded)
 
 
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
@@ -319,16 +336,16 @@ def retry(
 ) -> None:
     """Run flows again that have failed, or were cancelled, from where they ended; finished steps keep their values.
 
-    With --all, those that have failed, unless --state says otherwise; a flow that another one has called runs again
-    when that one is retried. A flow whose steps were undone cannot run again. IDs are ids of flows; - reads them from
-    standard input, one on each line.
+    With --all, those that have failed, unless --state says otherwise. --all leaves out flows that were called by
+    another one, because they are run again with their caller, and flows whose steps were undone, because they are over.
+    IDs are ids of flows; - reads them from standard input, one on each line.
     """
     given["states"] = given["states"] or ("failed",)
 
     def work(opened: Flows) -> Callable[[str], bool]:
         return lambda key: opened.retry(key, step)
 
-    _change("Retry", "Retried", work, ids, everything, dry_run, yes, as_json, given, roots=True)
+    _change("Retry", "Retried", work, ids, everything, dry_run, yes, as_json, given, roots=True, undone=False)
 
 
 @flows.command()

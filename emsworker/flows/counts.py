@@ -36,7 +36,10 @@ def check_flows(session: Session, settings: Settings) -> Iterator[Finding]:
     states = _sums((one.state, one.count) for one in counts)
     text = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "none that has not ended"
     yield Finding(Severity.OK, "flows", text)
-    if failed := states[FAILED]:
+    if undone := sum(one.count for one in counts if one.state == FAILED and one.undone):
+        over = "was undone: it is over" if undone == 1 else "were undone: they are over"
+        yield Finding(Severity.OK, "flows", f"{counted(undone, 'flow')} failed and {over}")
+    if failed := states[FAILED] - undone:
         fix = "`ems flows list --state failed` lists them, `ems flows retry` runs them on"
         yield Finding(Severity.WARNING, "flows", f"{counted(failed, 'flow')} failed", fix)
     unknown = _sums((f"{one.name}, {one.waits}", one.count) for one in counts if _lacks_version(one))

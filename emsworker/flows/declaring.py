@@ -46,6 +46,7 @@ def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: st
     """Give a flow a signal; see :meth:`Ems.signal`."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         raise InvalidName(f"signal {name!r:.200}: its name must be a text of 1 to {LONGEST_NAME} characters")
+    _check_id(id)
     encoded = encode_value(value, f"the value of signal {name!r}")
     store = store_with(app, topic or app.settings.topic, id)
     check_transaction(app, topic or app.settings.topic, store, transaction)
@@ -58,4 +59,15 @@ def signal(app: Ems, id: str, name: str, value: Any, transaction: Any, topic: st
 
 def find(app: Ems, id: str, topic: str | None) -> FlowHandle[Any]:
     """Return a flow by its id; see :meth:`Ems.find_flow`."""
+    _check_id(id)
     return FlowHandle(id, store_with(app, topic or app.settings.topic, id), app)
+
+
+def _check_id(id: Any) -> None:
+    """Check an id before a server compares it: by a number it finds every text that begins with that.
+
+    Raises:
+        InvalidName: it is not a text.
+    """
+    if not isinstance(id, str):
+        raise InvalidName(f"flow id {id!r:.200}: it must be a text")

@@ -21,6 +21,10 @@ class FlowEnded(EmsError):
     """The flow has ended, so it takes no signal and cannot be cancelled."""
 
 
+class TooManySignals(EmsError):
+    """The flow has too many signals that it has not taken, or too large ones; this one was not given."""
+
+
 class FlowFailed(EmsError):
     """The flow has failed.
 

@@ -34,6 +34,7 @@ from emsworker.flows.rows import (
     SignalRow,
     StepRow,
     StoredError,
+    check_room,
     first_forgotten,
     next_number,
 )
@@ -136,6 +137,8 @@ class MemoryFlowStore:
         kept = self._flows[number]
         state = kept.row.state
         if state not in ENDED:
+            sizes = [len(one.value or b"") for one in kept.signals]
+            check_room(key, name, len(value), len(sizes), sum(sizes))
             signal = SignalRow(next(self._signals), name, value)
             self._undo_with(transaction, lambda: kept.signals.remove(signal))
             kept.signals.append(signal)
@@ -225,7 +228,7 @@ class MemoryFlowStore:
             self._send_wake(kept, None, (change.wake_at - self._broker.now()).total_seconds())
         if change.state is not None:
             row.state, row.waits, row.value = change.state, change.waits, change.value
-            row.failure = change.failure or row.failure
+            row.failure, row.undone = change.failure or row.failure, change.undone
             row.ended_at = self._broker.now() if change.state in ENDED else None
         if change.state in ENDED:
             self._tell_parent(row, CallEnd(0, change.value, row.failure))
@@ -260,6 +263,11 @@ class MemoryFlowStore:
         kept.steps[step].pending -= 1
         if not kept.steps[step].pending:
             self.wake(None, number)
+
+    def signal_value(self, flow: FlowRow, signal: SignalRow) -> bytes:
+        """Return the value of a signal."""
+        assert signal.value is not None, "all are loaded"
+        return signal.value
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
         """Return the ends of the calls of a step."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from emsworker.extending.administration import Listing, decode_token, encode_token
 from emsworker.extending.database import Database, Session, Statements, check_extension, stream_id
-from emsworker.extending.errors import ConfigError, Problem, WrongArguments
-from emsworker.extending.values import in_utc, uid_text, utc
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, Problem, StoreUnavailable
+from emsworker.extending.values import PreviewDecoder, in_utc, uid_text, utc
 from emsworker.flows.errors import FlowEnded, UnknownFlow
 from emsworker.flows.extension import EXTENSION
 from emsworker.flows.places import CallPlace
@@ -27,9 +27,10 @@ OPEN = (READY, RUNNING, WAITING)
 MOST_LOOKED, MOST_STEPS = 20_000, 1000
 _PART, _FEW = 1000, 100
 _EVER, _NEVER, _LARGEST = datetime(1000, 1, 1), datetime(9999, 12, 31), (1 << 64) - 1
+_STOPS = (StoreUnavailable, AccessDenied)  # what is true of one flow then is true of all
 _COLUMNS = (
-    "f.id, f.`key`, f.name, f.version, t.name, f.state, f.waits, f.error_type, f.parent, f.started_at, f.changed_at, "
-    "f.begins_at, f.deadline_at, f.ended_at"
+    "f.id, f.`key`, f.name, f.version, t.name, f.state, f.waits, f.error_type, f.undone, f.parent, f.started_at, "
+    "f.changed_at, f.begins_at, f.deadline_at, f.ended_at"
 )
 _SQL = Statements(__name__, columns=_COLUMNS)
 _STORE = Statements("emsworker.flows.store")
@@ -47,6 +48,7 @@ class FlowFilter:
         attributes: all of these.
         since, until: of its latest change.
         roots: only those that no other flow has called.
+        undone: only those whose steps were undone, or only others.
     """
 
     states: Sequence[str] = ()
@@ -57,11 +59,12 @@ class FlowFilter:
     since: datetime | None = None
     until: datetime | None = None
     roots: bool = False
+    undone: bool | None = None
 
     @property
     def is_looked_through(self) -> bool:
         """True if no index leads to what is meant, apart from the state and the time."""
-        return self.roots or (self.name, self.waits, self.error) != (None, None, None)
+        return self.roots or (self.name, self.waits, self.error, self.undone) != (None, None, None, None)
 
     def matches(self, flow: FlowEntry) -> bool:
         """Return whether a flow is meant, apart from its attributes."""
@@ -69,6 +72,7 @@ class FlowFilter:
             flow.state in (self.states or STATES)
             and self.name in (None, flow.name)
             and self.error in (None, flow.error_type)
+            and self.undone in (None, flow.undone)
             and (self.waits is None or (flow.waits or "").startswith(self.waits))
             and (self.since is None or flow.changed_at >= self.since)
             and (self.until is None or flow.changed_at <= self.until)
@@ -86,6 +90,7 @@ class FlowEntry:
         waits: for what it waits.
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
         begins_at: before which it does not begin, while further starts of a burst may come.
+        undone: its steps were undone, so it cannot be run again.
     """
 
     number: int
@@ -96,6 +101,7 @@ class FlowEntry:
     state: str
     waits: str | None
     error_type: str | None
+    undone: bool
     parent: str | None
     started_at: datetime
     changed_at: datetime
@@ -109,6 +115,7 @@ class FlowCount:
     """Flows of one state that have the same function, reason and error.
 
     Attributes:
+        undone: their steps were undone, so they cannot be run again.
         capped: there are more, and this number of them was counted.
         oldest, latest: of their latest changes.
     """
@@ -117,6 +124,7 @@ class FlowCount:
     name: str
     waits: str | None
     error_type: str | None
+    undone: bool
     count: int
     capped: bool
     oldest: datetime
@@ -384,12 +392,13 @@ def count_flows(session: Session, only: FlowFilter, most: int) -> list[FlowCount
         packet.add(_SQL.count_in_state, {"since": since, "until": until, "state": state, "limit": most})
     found: list[FlowCount] = []
     for state, result in zip(states, packet.send(), strict=True):
-        capped = sum(row[3] for row in result.rows) >= most
+        capped = sum(row[4] for row in result.rows) >= most
         found += [
-            FlowCount(state, name, waits, error, count, capped, utc(oldest), utc(latest))
-            for name, waits, error, count, oldest, latest in result.rows
+            FlowCount(state, name, waits, error, bool(undone), count, capped, utc(oldest), utc(latest))
+            for name, waits, error, undone, count, oldest, latest in result.rows
             if only.name in (None, name)
             and only.error in (None, error)
+            and only.undone in (None, undone)
             and (only.waits is None or (waits or "").startswith(only.waits))
         ]
     return found
@@ -411,7 +420,9 @@ def change_all(
     for flow in flows.each(only):
         try:
             changed += work(flow.id)
-        except (UnknownFlow, WrongArguments) as error:
+        except _STOPS:
+            raise
+        except (EmsError, ValueError) as error:  # of one row, perhaps of somebody's making: the others are changed
             refused[flow.id] = str(error)
         step(1)
     return changed, refused
@@ -425,6 +436,14 @@ def count_flow(result: object) -> int:
 def count_given(result: object) -> int:
     """Return 1 if a signal was given; for the audit."""
     return int(result in (READY, RUNNING, WAITING))
+
+
+def as_shown(decoder: PreviewDecoder, raw: bytes | None) -> tuple[Any, str | None]:
+    """Return a stored value as people may see it, and why it is not decoded; whatever it holds, nothing is raised."""
+    if raw is None:
+        return None, None
+    found = decoder.preview_of({}, raw)
+    return found.body, found.problem
 
 
 def read_states(given: Sequence[str]) -> tuple[str, ...]:
@@ -464,7 +483,7 @@ def _detail(session: Session, flow: FlowEntry, details: bool) -> FlowDetail:
         ]
     signals = session.rows(_SQL.list_given_signals, {**args, "limit": _FEW})
     children = session.rows(_SQL.list_children, {"prefix": f"{flow.number}.%", "limit": _FEW})
-    by_flows = {int(row[8].split(".")[1]) for row in children}
+    by_flows = {int(row[9].split(".")[1]) for row in children}
     parent = None
     if flow.parent is not None:
         found_parent = session.rows(_SQL.get_key, {"flow_id": int(flow.parent.partition(".")[0])})
@@ -514,7 +533,8 @@ def _step(
 
 
 def _entry(row: Sequence[Any]) -> FlowEntry:
-    return FlowEntry(*row[:9], *(None if at is None else utc(at) for at in row[9:]))
+    times = [None if at is None else utc(at) for at in row[10:]]
+    return FlowEntry(*(*row[:8], bool(row[8]), row[9]), *times)
 
 
 def _place_of(flow: FlowEntry) -> tuple[datetime, int]:

@@ -16,10 +16,10 @@ STRAIGHT_JOIN ems_flow f ON f.id = a.flow_id LEFT JOIN ems_topic t ON t.id = f.t
 SELECT flow_id FROM ems_flow_attribute WHERE name = %(name)s AND value = %(value)s AND flow_id IN %(flows)s
 
 -- name: count_in_state
-SELECT name, waits, error_type, COUNT(*), MIN(changed_at), MAX(changed_at) FROM (
-  SELECT name, waits, error_type, changed_at FROM ems_flow FORCE INDEX (state)
+SELECT name, waits, error_type, undone, COUNT(*), MIN(changed_at), MAX(changed_at) FROM (
+  SELECT name, waits, error_type, undone, changed_at FROM ems_flow FORCE INDEX (state)
   WHERE state = %(state)s AND changed_at >= %(since)s AND changed_at <= %(until)s ORDER BY changed_at DESC LIMIT %(limit)s) part
-GROUP BY name, waits, error_type
+GROUP BY name, waits, error_type, undone
 
 -- name: find_flow
 SELECT {columns}

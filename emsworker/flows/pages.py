@@ -6,15 +6,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from emsworker.extending.errors import ConfigError, Problem, SchemaMissing, WrongArguments
-from emsworker.extending.values import counted, in_utc, parse_time
-from emsworker.flows.errors import FlowEnded, UnknownFlow
+from emsworker.extending.values import PreviewDecoder, counted, in_utc, parse_time
+from emsworker.flows.errors import FlowEnded, TooManySignals, UnknownFlow
 from emsworker.flows.graph import draw, seconds_of
-from emsworker.flows.operating import STATES, FlowFilter, Flows, change_all, count_flow, count_given, read_states
+from emsworker.flows.operating import (
+    STATES,
+    FlowEntry,
+    FlowFilter,
+    Flows,
+    as_shown,
+    change_all,
+    count_flow,
+    count_given,
+    read_states,
+)
 from emsworker.flows.rows import ENDED
 from emsworker.web.actions import Change
 from emsworker.web.events import Events, EventStream
@@ -95,8 +106,8 @@ def _show(visit: Visit) -> Response:
         longest=[(step, seconds_of(step, visit.now)) for step in longest],
         critical_s=sum(seconds_of(step, visit.now) for step in critical),
         took=lambda step: seconds_of(step, visit.now),
-        shown=lambda raw: _shown(visit, found.flow.topic or "", raw),
-        can=_acts(found.flow.state),
+        shown=partial(_shown, visit, found.flow.topic or "", PreviewDecoder()),
+        can=_acts(found.flow),
     )
 
 
@@ -113,7 +124,7 @@ def _stream_values(visit: Visit) -> Response:
     def read() -> Events:
         nonlocal after
         flow, rows = flows.follow(key, after)
-        texts = [_event(number, visit.shared.redacted(flow.topic or "", json.loads(raw))) for number, raw, _ in rows]
+        texts = [_event(visit, flow.topic or "", number, raw) for number, raw, _ in rows]
         after = rows[-1][0] if rows else after
         is_last = flow.state in ENDED and not rows
         if is_last:
@@ -123,22 +134,26 @@ def _stream_values(visit: Visit) -> Response:
     return EventStream(read)
 
 
-def _event(number: int, value: Any) -> str:
-    return f"id: {number}\ndata: {json.dumps(value)}\n\n"
+def _event(visit: Visit, topic: str, number: int, raw: bytes) -> str:
+    value, problem = as_shown(PreviewDecoder(), raw)
+    if problem is not None:
+        return f"event: problem\nid: {number}\ndata: {json.dumps(problem)}\n\n"
+    return f"id: {number}\ndata: {json.dumps(visit.shared.redacted(topic, value))}\n\n"
 
 
-def _acts(state: str) -> Sequence[str]:
-    """Return what can be done about a flow in a state."""
-    if state in _WORDS["cancel"]:
+def _acts(flow: FlowEntry) -> Sequence[str]:
+    """Return what can be done about a flow."""
+    if flow.state in _WORDS["cancel"]:
         return ("cancel", "signal")
-    return ("retry",) if state in ("failed", "cancelled") else ()
+    return ("retry",) if flow.state in ("failed", "cancelled") and not flow.undone else ()
 
 
-def _shown(visit: Visit, topic: str, raw: bytes | None) -> str | None:
+def _shown(visit: Visit, topic: str, decoder: PreviewDecoder, raw: bytes | None) -> str | None:
     """Return a stored value as a reader may see it."""
-    if raw is None:
-        return None
-    return json.dumps(visit.shared.redacted(topic, json.loads(raw)), ensure_ascii=False)[:2000]
+    value, problem = as_shown(decoder, raw)
+    if raw is None or problem is not None:
+        return problem
+    return json.dumps(visit.shared.redacted(topic, value), ensure_ascii=False)[:2000]
 
 
 def _ask_all(visit: Visit) -> Response:
@@ -158,7 +173,7 @@ def _ask_all(visit: Visit) -> Response:
 
 def _selected(what: str, given: dict[str, str]) -> FlowFilter:
     """Return which flows of a filter are changed: those in a state for it, unless the filter names one."""
-    only = _filter_of(given, roots=what == "retry")
+    only = _filter_of(given, roots=True, undone=False) if what == "retry" else _filter_of(given)
     return only if only.states else replace(only, states=_WORDS[what])
 
 
@@ -172,7 +187,7 @@ def _told(show: Callable[[Visit], Response]) -> Callable[[Visit], Response]:
             return visit.error(404, "There are no flows", str(error))
         except UnknownFlow as error:
             return visit.error(404, "Not found", str(error))
-        except (FlowEnded, WrongArguments) as error:
+        except (FlowEnded, TooManySignals, WrongArguments) as error:
             return visit.error(409, "That cannot be done", str(error))
 
     return answer

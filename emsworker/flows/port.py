@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from emsworker.extending.apps import Ems, Task
 from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import Topic
-from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, StepRow
+from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, SignalRow, StepRow
 
 
 class FlowFunction(ABC):
@@ -100,6 +100,10 @@ class FlowStore(Protocol):
 
     def write_in(self, transaction: Any, flow: FlowRow, change: RunChange) -> None:
         """Write what a run has done, in a transaction that is open."""
+        ...
+
+    def signal_value(self, flow: FlowRow, signal: SignalRow) -> bytes:
+        """Return the value of a signal that was too large to be loaded with the flow."""
         ...
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from emsworker.extending.errors import EncodeError, Reject
 from emsworker.extending.values import Decoder, encode_json
-from emsworker.flows.errors import FlowExists
+from emsworker.flows.errors import FlowExists, TooManySignals
 
 READY, RUNNING, WAITING = "ready", "running", "waiting"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
@@ -27,6 +27,8 @@ STEP, TRANSACTION, CALL, GATHER, SLEEP, WAIT, UNDO, UNDONE, EMIT, PATCH = (
     "patch",
 )
 MAX_VALUE_BYTES = 1 << 20
+MOST_SIGNALS, MOST_SIGNAL_BYTES = 1000, 16 << 20
+"""Of the signals of a flow that it has not taken; all their names and small values are loaded with each run."""
 LONGEST_NAME = 190
 _LONGEST_BURST = 10
 _JSON = Decoder(("json",))
@@ -113,11 +115,29 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class SignalRow:
-    """A signal that no step has taken yet."""
+    """A signal that no step has taken yet; ``value`` is ``None`` if it is too large to be loaded with the flow."""
 
     id: int
     name: str
-    value: bytes
+    value: bytes | None
+
+
+def check_room(flow: str, name: str, size: int, count: int, total: int) -> None:
+    """Check that a flow can be given one more signal.
+
+    Args:
+        flow: its id.
+        name, size: of the signal.
+        count, total: number and bytes of those that it has not taken.
+
+    Raises:
+        TooManySignals: there is no room for it.
+    """
+    if count >= MOST_SIGNALS or total + size > MOST_SIGNAL_BYTES:
+        raise TooManySignals(
+            f"signal {name!r} of {size} bytes was not given to flow {flow!r}, which has not taken {count} signals of "
+            f"{total} bytes; at most {MOST_SIGNALS} wait, with {MOST_SIGNAL_BYTES} bytes: let the flow take them first"
+        )
 
 
 @dataclass(slots=True)
@@ -134,6 +154,7 @@ class FlowRow:
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
         next_step: the least number that no step has had.
         begins_at: before which it does not begin, of a burst of starts that may not be over.
+        undone: its steps were undone, so it cannot be run again.
         has_events: its changes are messages of a topic.
     """
 
@@ -156,6 +177,7 @@ class FlowRow:
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     begins_at: datetime | None = None
+    undone: bool = False
     has_events: bool = False
 
     @property
@@ -166,7 +188,8 @@ class FlowRow:
     def rejection(self) -> Reject:
         """Return the error with which the message of a flow that has failed becomes a dead letter."""
         why = "" if self.failure is None else f": {self.failure.kind}: {self.failure.text}"
-        return Reject(f"flow {self.key!r} has failed{why}; `ems flows retry` runs it again")
+        hint = "its steps were undone, so it is over" if self.undone else "`ems flows retry` runs it again"
+        return Reject(f"flow {self.key!r} has failed{why}; {hint}")
 
 
 @dataclass(frozen=True)
@@ -209,9 +232,8 @@ class NewFlow:
                 f"flow {self.key!r} exists, and is one of {name}, not of {self.name}; give this one another id"
             )
         if args != self.args:
-            raise FlowExists(
-                f"flow {self.key!r} exists, with other arguments: {args.decode()[:200]}; give this one another id"
-            )
+            known = args[:200].decode(errors="backslashreplace")
+            raise FlowExists(f"flow {self.key!r} exists, with other arguments: {known}; give this one another id")
 
 
 @dataclass(slots=True)
@@ -229,6 +251,7 @@ class RunChange:
         unless: steps and signals; if one of these steps has no call pending, or one of these signals is there, the flow
             does not wait, and nothing is written.
         since: when the run began; the flow does not wait either if a time for which it waits has come since.
+        undone: the flow has ended, and its steps were undone.
     """
 
     added: list[StepRow] = field(default_factory=list)
@@ -242,6 +265,7 @@ class RunChange:
     failure: StoredError | None = None
     unless: tuple[Sequence[int], Sequence[str]] = ((), ())
     since: datetime | None = None
+    undone: bool = False
 
 
 @dataclass(slots=True)

@@ -367,7 +367,7 @@ class FlowRun:
         if signal is not None:
             self._signals.remove(signal)
             self._unwritten.taken.append((signal.id, row.number))
-            row.value = signal.value
+            row.value = self.store.signal_value(self.flow, signal) if signal.value is None else signal.value
             self._end(row, is_new=is_new)
         elif not is_new and row.due_at is not None and row.due_at <= self.now:
             row.failure = StoredError(_class_path(SignalTimeout()), f"signal {name!r} did not come in time")
@@ -436,7 +436,10 @@ class FlowRun:
         if self.left is not None:
             raise self.left
         if (outer := _inside.get()) is not None:
-            raise EmsError(f"{kind} {name!r} is asked for inside of step {outer!r}; a step takes no steps of its own")
+            # The program's mistake, which no further attempt mends: it ends the flow at once.
+            raise WrongArguments(
+                f"{kind} {name!r} is asked for inside of step {outer!r}; a step takes no steps of its own"
+            )
         if self.closed:
             raise EmsError(f"{kind} {name!r} is asked for outside of the run of flow {self.flow.key!r}")
         if len(name) > LONGEST_NAME:

@@ -39,6 +39,7 @@ from emsworker.flows.reopening import Reopening
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
+    MOST_SIGNALS,
     READY,
     WAITING,
     CallEnd,
@@ -49,10 +50,12 @@ from emsworker.flows.rows import (
     SignalRow,
     StepRow,
     StoredError,
+    check_room,
 )
 from emsworker.flows.waking import WAKE, send_wake
 
 _SQL = Statements(__name__)
+_LOADED_SIGNALS = 10_000
 _ENDS_A_STATEMENT, _BYTES_A_STATEMENT = 500, 1 << 20
 _NO_STEP, _NO_SIGNAL = (0,), ("",)
 
@@ -137,7 +140,7 @@ class MysqlFlowStore:
         def start(session: Session) -> None:
             packet = session.packet()
             packet.begin()
-            packet.add(fill(_SQL.insert_flow, filled))
+            packet.add(fill(_insert(new), filled))
             for statement in self._describing(new, owner, filled):
                 packet.add(statement)
             raise_counter(packet, topic.id, partition, 1)
@@ -177,7 +180,7 @@ class MysqlFlowStore:
         """Yield the statements that start a flow; the last one reads which one has its id."""
         if new.parent is None:  # a flow that another one calls is kept with that one
             yield self._hold_topic(topic_id)
-        yield fill(_SQL.insert_flow, filled)
+        yield fill(_insert(new), filled)
         yield from self._accompanying(new, owner, filled)
         yield fill(_SQL.find_started, filled)
 
@@ -260,7 +263,7 @@ class MysqlFlowStore:
         """
 
         def begin(session: Session) -> Loaded | None:
-            args = {"flow_id": number, "owner": owner, "run": after}
+            args = {"flow_id": number, "owner": owner, "run": after, "loaded": _LOADED_SIGNALS}
             packet = session.packet()
             begun = packet.add(_SQL.begin_run, args)
             for statement in (_SQL.get_flow, _SQL.list_steps, _SQL.list_signals, _SQL.list_small_ends):
@@ -426,6 +429,7 @@ class MysqlFlowStore:
                 "state": change.state,
                 "waits": (change.waits or "")[:190] or None,
                 "value": change.value,
+                "undone": change.undone,
             }
             args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
@@ -450,6 +454,12 @@ class MysqlFlowStore:
         self._database.call(lambda session: session.transaction(write))
         if self._outbox is not None:
             self._outbox.move_after()
+
+    def signal_value(self, flow: FlowRow, signal: SignalRow) -> bytes:
+        """Return the value of a signal that was too large to be loaded with the flow."""
+        args = {"flow_id": flow.id, "id": signal.id}
+        ((value,),) = self._database.call(lambda session: session.rows(_SQL.get_signal_value, args))
+        return bytes(value)
 
     def ends_of(self, flow: FlowRow, step: StepRow) -> list[CallEnd]:
         """Return the ends of the calls of a step."""
@@ -547,6 +557,10 @@ class MysqlFlowStore:
         return end_statements(self._name, flow, step, ends)
 
 
+def _insert(new: NewFlow) -> Sql:
+    return _SQL.insert_flow if new.parent is None else _SQL.insert_child
+
+
 def _steps(session: Session, flow: int) -> list[StepRow]:
     return [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow})]
 
@@ -598,6 +612,8 @@ def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], sign
     run(_SQL.lock_flow, signal)
     for number, state in run(_SQL.find_by_key, signal):
         if state not in ENDED:
+            ((count, size),) = run(_SQL.measure_signals, {**signal, "flow_id": number, "most": MOST_SIGNALS})
+            check_room(signal["key"], signal["name"], len(signal["value"]), count, int(size))
             for statement in (_SQL.insert_signal, _SQL.wake_waiting, WAKE):
                 run(statement, {**signal, "flow_id": number})
         return str(state)
@@ -668,6 +684,7 @@ def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
 def _count_ready(flow: FlowRow, change: RunChange) -> tuple[Sql, dict[str, Any]]:
     steps, signals = change.unless
     args: dict[str, Any] = {"steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
+    args["loaded"] = _LOADED_SIGNALS
     return _SQL.count_ready, args | {"flow_id": flow.id, "since": change.since and change.since.replace(tzinfo=None)}
 
 
@@ -704,7 +721,7 @@ def _flow(row: Sequence[Any]) -> FlowRow:
     started_at, changed_at, deadline_at, ended_at, begins_at = times
     return FlowRow(
         *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step),
-        *(started_at, changed_at, deadline_at, ended_at, begins_at, bool(row[20])),
+        *(started_at, changed_at, deadline_at, ended_at, begins_at, bool(row[20]), bool(row[21])),
     )
 
 

@@ -4,6 +4,12 @@ SELECT %(topic_id)s
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, started_at, changed_at, deadline_at)
+VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+  UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
+
+-- name: insert_child
+-- The same for one that another flow calls: only workers may say so.
 INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
 VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
@@ -85,15 +91,16 @@ WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' 
 
 -- name: get_flow
 SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at,
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, f.undone,
   (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
 FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.id = %(flow_id)s
 
 -- name: get_flow_by_key
-SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at,
+-- Also one whose topic is gone: it can be cancelled.
+SELECT f.id, f.`key`, f.name, f.version, COALESCE(t.name, ''), f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, f.undone,
   (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
-FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
+FROM ems_flow f LEFT JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
 
 -- name: list_steps
 SELECT step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at
@@ -108,7 +115,17 @@ SELECT e.step, e.number, e.value, e.error_type, e.error FROM ems_flow_step s JOI
 WHERE s.flow_id = %(flow_id)s AND s.kind = 'call' AND s.pending = 0 AND (e.value IS NULL OR LENGTH(e.value) <= 4000)
 
 -- name: list_signals
-SELECT id, name, value FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL ORDER BY id
+-- At most some, as plain SQL may have given more: a run is not to fill its worker's memory. Large values are read
+-- when they are taken.
+SELECT id, name, IF(size <= 4000, value, NULL) FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL ORDER BY id LIMIT %(loaded)s
+
+-- name: get_signal_value
+SELECT value FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND id = %(id)s
+
+-- name: measure_signals
+-- Those that wait, but for this one, which an earlier try may have given; no more of them than matter.
+SELECT COUNT(*), CAST(COALESCE(SUM(size), 0) AS UNSIGNED) FROM (
+  SELECT size FROM %(database)s.ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL AND uid <> %(uid)s LIMIT %(most)s) waiting
 
 -- name: list_values
 SELECT number, value, emitted_at FROM ems_flow_value WHERE flow_id = %(flow_id)s AND number > %(after)s ORDER BY number LIMIT %(limit)s
@@ -145,14 +162,15 @@ INSERT INTO ems_flow_value (flow_id, number, value, emitted_at) VALUES
 
 -- name: set_state
 UPDATE ems_flow SET state = %(state)s, waits = %(waits)s, value = %(value)s,
-  error_type = COALESCE(%(error_type)s, error_type), error = COALESCE(%(error)s, error),
+  error_type = COALESCE(%(error_type)s, error_type), error = COALESCE(%(error)s, error), undone = %(undone)s,
   ended_at = IF(%(is_ended)s, NOW(6), NULL) WHERE id = %(flow_id)s
 
 -- name: count_ready
--- Read after the flow's row was locked: what becomes ready later finds the flow waiting. A message whose time came while
+-- Signals beyond those that a run loads do not count: the next run would not see them either. Read after the flow's row was locked: what becomes ready later finds the flow waiting. A message whose time came while
 -- the run was under way was passed over, so times that have come since it began count too.
 SELECT (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step IN %(steps)s AND pending = 0)
-  + (SELECT COUNT(*) FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND name IN %(signals)s AND step IS NULL)
+  + (SELECT COUNT(*) FROM (SELECT name FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL ORDER BY id LIMIT %(loaded)s) loaded
+    WHERE name IN %(signals)s)
   + (SELECT COUNT(*) FROM ems_flow_step WHERE flow_id = %(flow_id)s AND ended_at IS NULL AND due_at > %(since)s AND due_at <= NOW(6))
   + (SELECT COUNT(*) FROM ems_flow WHERE id = %(flow_id)s AND deadline_at > %(since)s AND deadline_at <= NOW(6))
 

@@ -52,7 +52,9 @@ def _undo_next(task: FlowFunction, store: FlowStore, loaded: Loaded) -> bool:
             reason = f"{row.name} failed: {end.failure.kind}: {end.failure.text}"
             failure = StoredError(failure.kind, f"{failure.text}; and {reason}")
             break
-    store.write(flow, RunChange(state=FAILED, failure=failure))
+    else:
+        flow.undone = True
+    store.write(flow, RunChange(state=FAILED, failure=failure, undone=flow.undone))
     flow.failure = failure
     raise flow.rejection()
 

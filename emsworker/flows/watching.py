@@ -27,6 +27,7 @@ _SQL = Statements(__name__)
 _PAGES = {READY: 100, RUNNING: 100, WAITING: 1000}  # two statements look at all that wait, one at each of the others
 _CALLS = 1000
 _START = datetime(1970, 1, 1), 0
+_NO_TOPIC = StoredError("UnknownTopic", "the topic on which it runs was deleted, or never existed")
 _UNREACHED = StoreUnavailable.__name__  # a worker on another server has not reached this one for all its attempts
 _LOST = StoredError("CallLost", "the call was cancelled, skipped or deleted")
 
@@ -40,6 +41,7 @@ class OpenFlow:
     Attributes:
         parent: of a flow that another one has called: ``FLOW.STEP.NUMBER``.
         fails: it has failed, and its steps are undone.
+        has_topic: false if no topic has its number, so that no message can run it.
     """
 
     id: int
@@ -49,6 +51,7 @@ class OpenFlow:
     topic_id: int
     parent: str | None
     fails: bool
+    has_topic: bool
 
 
 class WatchFlows:
@@ -83,7 +86,9 @@ class WatchFlows:
 
     def _look_at_messages(self, session: Session, messages: FlowMessages, flows: Sequence[OpenFlow]) -> None:
         for flow in flows:
-            if not messages.may_be_unfinished(session, flow.topic_id, flow.owner):
+            if not flow.has_topic:  # a message would be set aside, again and again
+                self._end(session, flow, _NO_TOPIC)
+            elif not messages.may_be_unfinished(session, flow.topic_id, flow.owner):
                 self._end_or_wake(session, flow, messages.find_dead(session, flow.topic_id, flow.owner))
 
     def _look_at_waiting(self, session: Session, messages: FlowMessages, flows: Sequence[OpenFlow]) -> None:
@@ -108,7 +113,12 @@ class WatchFlows:
         if not flow.fails and session.rows(_SQL.has_undo, args):
             session.execute(_SQL.note_failure, args)
             self._wake(session, flow, f"it has failed: {failure.text}")
-        elif session.transaction(lambda session: self._fail(session, flow, args | _guard(flow), failure)):
+        else:
+            self._end(session, flow, failure)
+
+    def _end(self, session: Session, flow: OpenFlow, failure: StoredError) -> None:
+        args = {"flow_id": flow.id, "error_type": failure.kind[:190], "error": failure.text}
+        if session.transaction(lambda session: self._fail(session, flow, args | _guard(flow), failure)):
             log.error("flow %d has failed: %s: %s", flow.id, failure.kind, failure.text)
 
     def _fail(self, session: Session, flow: OpenFlow, args: dict[str, object], failure: StoredError) -> bool:

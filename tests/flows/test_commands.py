@@ -118,8 +118,16 @@ def test_what_was_undone_is_not_taken_for_done(app: None, stream: Stream, comman
     for step in ([], ["--from", "1"]):
         refused = command("flows", "retry", "six", *step)
         assert refused.code == 1 and "were undone, so it cannot go on; start it anew" in refused.err
-    many = command("flows", "retry", "--all", "-y")
-    assert many.code == 1 and "Left as it is: six: steps of flow 'six' were undone" in many.err
+    counted = command.ok("flows", "retry", "--all", "--dry-run", "--json").json
+    assert (
+        counted["would_be_retried"] == 0 and command.ok("flows", "retry", "--all", "-y", "--json").json["retried"] == 0
+    )
+    assert command.ok("flows", "show", "six", "--json").json["undone"] is True
+    found = [one for one in command("check", "--json").json if one["name"] == "flows"]
+    assert "1 flow failed and was undone: it is over" in {one["value"] for one in found}
+    assert {one["severity"] for one in found} == {"ok"}
+    ((reason,),) = stream.rows("SELECT error FROM ems_dead WHERE error LIKE '%%flow%%six%%'")
+    assert "so it is over" in reason and "retry" not in reason
     assert stream.rows("SELECT state FROM ems_flow") == [("failed",)] and stream.record.numbers("weigh") == [6]
 
 

@@ -113,7 +113,7 @@ def test_a_failure_that_the_beat_finds_is_an_event(stream: Stream, shop: Ems) ->
     with users(stream.server, stream.url) as make:
         database = Database(make("beat"))
         watch = WatchFlows(quiet_s=0.0)
-        found = OpenFlow(flow[0], "ready", 0, flow[1], 1, None, False)
+        found = OpenFlow(flow[0], "ready", 0, flow[1], 1, None, False, True)
         args = {"flow_id": found.id, "error_type": "E", "error": "e", "run": 0, "state": "ready", "owner": flow[1]}
         assert database.call(
             lambda session: session.transaction(

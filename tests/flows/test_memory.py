@@ -19,6 +19,7 @@ from emsworker.flows import (
     FlowExists,
     FlowFailed,
     SignalTimeout,
+    TooManySignals,
     UnknownFlow,
 )
 from emsworker.flows.errors import FlowEnded
@@ -636,17 +637,17 @@ def test_a_worker_that_does_not_know_the_version_leaves_the_flow_to_others(shop:
 def test_steps_within_a_step_and_outside_of_a_run_are_refused(shop: Shop, test: TestApp) -> None:
     flows: list[Flow] = []
 
-    @shop.app.flow(max_attempts=1)
+    @shop.app.flow
     def nested(flow: Flow) -> Any:
         flows.append(flow)
         return flow.step(lambda: flow.step(shop.step, 1))
 
-    @shop.app.flow(max_attempts=1)
+    @shop.app.flow
     def called(flow: Flow) -> Any:
         return flow.transaction(lambda transaction: flow.call(shop.double.s(1)))
 
     handles = nested.start(), called.start()
-    test.run()
+    test.run_due()  # no other attempt is due later: this cannot come right
     for handle in handles:
         with pytest.raises(FlowFailed, match="is asked for inside of step"):
             handle.get(0)
@@ -748,6 +749,9 @@ def test_signals_that_nobody_can_take_are_refused(shop: Shop, test: TestApp) -> 
     with pytest.raises(UnknownFlow):
         shop.app.find_flow("none").cancel()
     one.start(id="x")
+    for use in (lambda: shop.app.signal(5, "go"), lambda: shop.app.find_flow(5)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidName, match="flow id 5: it must be a text"):
+            use()
     with pytest.raises(InvalidName, match="1 to 190"):
         shop.app.signal("x", "n" * 191)
     with pytest.raises(EncodeError):
@@ -755,6 +759,44 @@ def test_signals_that_nobody_can_take_are_refused(shop: Shop, test: TestApp) -> 
     test.run()
     with pytest.raises(FlowEnded, match=r"has ended \(done\)"):
         shop.app.signal("x", "go")
+
+
+def test_a_flow_has_room_for_a_number_of_signals(shop: Shop, test: TestApp) -> None:
+    @shop.app.flow
+    def one(flow: Flow) -> Any:
+        return flow.wait_for("go")
+
+    handle = one.start(id="x")
+    for _ in range(16):
+        shop.app.signal("x", "other", "y" * ((1 << 20) - 2))
+    with pytest.raises(TooManySignals, match="16777216 bytes"):
+        shop.app.signal("x", "go", 1)
+    one.start(id="many")
+    for n in range(1000):
+        shop.app.signal("many", "other", n)
+    with pytest.raises(TooManySignals, match="not taken 1000 signals"):
+        shop.app.signal("many", "go", 1)
+    test.run()
+    assert handle.state == "waiting"
+
+
+def test_the_dead_letter_of_a_flow_that_was_undone_says_that_it_is_over(shop: Shop, test: TestApp) -> None:
+    @shop.app.flow(max_attempts=1)
+    def undone(flow: Flow) -> None:
+        flow.undo(shop.undo.s("it"))
+        raise ValueError("no")
+
+    @shop.app.flow(max_attempts=1)
+    def failed(flow: Flow) -> None:
+        raise ValueError("no")
+
+    for function, hint in (
+        (undone, "its steps were undone, so it is over"),
+        (failed, "`ems flows retry` runs it again"),
+    ):
+        handle = function.start()
+        test.run()
+        assert handle.state == "failed" and hint in str(test.dead[-1].error)
 
 
 def test_a_plain_call_of_a_flow_starts_it(shop: Shop, test: TestApp) -> None:

@@ -330,4 +330,6 @@ def test_a_start_of_a_flow_that_is_there_leaves_nothing(stream: Stream, shop: Em
     assert stream.one("SELECT COUNT(*) FROM ems_flow") == 1
     assert stream.rows("SELECT `offset` FROM ems_message WHERE `offset` > 0") == [(1,)]
     flows.waits.start(id="g")
-    assert stream.rows("SELECT `offset` FROM ems_message WHERE `offset` > 0 ORDER BY `offset`") == [(1,), (2,)], "no hole"
+    assert stream.rows("SELECT `offset` FROM ems_message WHERE `offset` > 0 ORDER BY `offset`") == [(1,), (2,)], (
+        "no hole"
+    )

@@ -1,5 +1,6 @@
 -- Flows: many steps with one outcome. A flow is one row; its steps, the ends of the calls that they wait for, the signals
--- that it was given and the values that it emits are rows of its own. One that is being deleted has no key.
+-- that it was given and the values that it emits are rows of its own. One that is being deleted has no key. The CHECKs keep
+-- out what a producer could write and no program could read, count on, or end. undone: its steps were, so it is over.
 
 CREATE TABLE IF NOT EXISTS ems_flow (
   id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -16,6 +17,7 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   value MEDIUMBLOB NULL,
   error_type VARCHAR(190) CHARACTER SET utf8mb4 NULL,
   error TEXT CHARACTER SET utf8mb4 NULL,
+  undone BOOLEAN NOT NULL DEFAULT FALSE,
   parent VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL,
   next_step INT UNSIGNED NOT NULL DEFAULT 1,
   started_at DATETIME(6) NOT NULL,
@@ -27,7 +29,11 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   UNIQUE KEY `key` (`key`),
   KEY state (state, changed_at),
   KEY ended (ended_at),
-  KEY parent (parent)
+  KEY parent (parent),
+  CONSTRAINT ems_flow_sound CHECK (state <> '' AND (`key` IS NOT NULL OR state = 'deleted') AND run < 2147483648 AND next_step < 2147483648
+    AND (parent IS NULL OR parent REGEXP '^[0-9]{1,19}[.][0-9]{1,9}[.][0-9]{1,9}$')
+    AND started_at > '1970-01-01' AND changed_at > '1970-01-01' AND (begins_at IS NULL OR begins_at > '1970-01-01')
+    AND (deadline_at IS NULL OR deadline_at > '1970-01-01'))
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_flow_step (
@@ -67,11 +73,13 @@ CREATE TABLE IF NOT EXISTS ems_flow_signal (
   uid BINARY(16) NOT NULL,
   name VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   value MEDIUMBLOB NOT NULL,
+  size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(value)) STORED,
   step INT UNSIGNED NULL,
   sent_at DATETIME(6) NOT NULL,
   PRIMARY KEY (flow_id, id),
   KEY id (id),
-  UNIQUE KEY uid (flow_id, uid)
+  UNIQUE KEY uid (flow_id, uid),
+  CONSTRAINT ems_flow_signal_sound CHECK (sent_at > '1970-01-01')
 ) ENGINE=InnoDB;
 
 CREATE TABLE IF NOT EXISTS ems_flow_value (

@@ -14,7 +14,7 @@ ems_topic_guard        SIUD    -
 ems_partition          SIUD    -
 ems_message            SIuD    -
 ems_outbox             SIuD    -
-ems_publish            SIuD    -
+ems_publish            SiuD    -
 ems_dedup              SIUD    -
 ems_group              SIUD    -
 ems_handler            SIUD    -
@@ -39,7 +39,7 @@ ems_limit              SIUD    -
 ems_slot               SIUD    -
 ems_alarm_rule         Su      -
 ems_alarm              SIUD    -
-ems_alarm_event        SIUD    -
+ems_alarm_event        SiuD    -
 ems_alarm_silence      S       -
 ems_sample             SID     -
 ems_latest             SID     -
@@ -55,7 +55,10 @@ ems_binding            SIUD    -
     {
         "UPDATE ems_message": {"celery": "offset"},
         "UPDATE ems_outbox": {"celery": "created_at"},
+        "INSERT ems_publish": {"celery": "topic, body, key, tag, headers, uid, refused_at, error"},
         "UPDATE ems_publish": {"celery": "refused_at, error"},
+        "INSERT ems_alarm_event": {"celery": "alarm_id, rule, target, body, created_at, due_at"},
+        "UPDATE ems_alarm_event": {"celery": "due_at, tries"},
         "UPDATE ems_alarm_rule": {"celery": "name"},
         "SELECT ems_audit": {"celery": "action_id, step"},
         "SELECT ems_celery_result": {"beat": "name, expires_at"},

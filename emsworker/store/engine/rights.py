@@ -99,7 +99,7 @@ ems_topic_guard        -          S         S       S     -       -       S
 ems_partition          -          Su        Su      Su    S       S       S
 ems_message            -          sI        SI      SIuD  s       S       SIu
 ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
-ems_publish            i          -         sI      SIuD  s       S       SuD
+ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
 ems_handler            -          -         SIUD    S     -       -       -
@@ -124,8 +124,8 @@ ems_limit              -          -         SIU     SU    S       S       SIUD
 ems_slot               -          -         SIUD    SD    S       S       SD
 ems_alarm_rule         -          -         s       Su    s       s       s
 ems_alarm              -          -         S       SIUD  S       S       S
-ems_alarm_event        -          -         -       SIUD  -       -       -
-ems_alarm_silence      -          -         S       S     S       S       SID
+ems_alarm_event        -          -         -       SiuD  -       -       -
+ems_alarm_silence      -          -         S       S     S       S       SiD
 ems_sample             -          -         S       SID   S       S       S
 ems_latest             -          -         S       SID   S       S       S
 ems_audit              -          -         -       sD    S       S       SI
@@ -166,7 +166,10 @@ CORE = combine(
             },
             "UPDATE ems_outbox": {"producer worker beat": "created_at"},
             "SELECT ems_publish": {"worker viewer": "id, topic, created_at, refused_at"},
-            "INSERT ems_publish": {"publisher": "topic, body, key, tag, headers, task, priority, delay_s, uid"},
+            "INSERT ems_publish": {
+                "publisher": "topic, body, key, tag, headers, task, priority, delay_s, uid",
+                "worker beat": "topic, body, key, tag, headers, uid, refused_at, error",
+            },
             "UPDATE ems_publish": {"beat operator": "refused_at, error"},
             "SELECT ems_group": {"producer": "id, topic_id, name"},
             "UPDATE ems_group": {"operator": "timeout_ms, ladder, max_attempts, filter, paused"},
@@ -196,6 +199,9 @@ CORE = combine(
                 "repeat_s, created_at",
             },
             "UPDATE ems_alarm_rule": {"beat": "name"},
+            "INSERT ems_alarm_event": {"beat": "alarm_id, rule, target, body, created_at, due_at"},
+            "UPDATE ems_alarm_event": {"beat": "due_at, tries"},
+            "INSERT ems_alarm_silence": {"operator": "rule, topic, group_name, reason, created_at, ends_at"},
             "SELECT ems_audit": {"beat": "action_id, step"},
         },
     ),
