@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from emsworker.core.offsets import OffsetRange as OffsetRange
     from emsworker.core.partitioner import MAX_PARTITIONS as MAX_PARTITIONS
     from emsworker.core.partitioner import level_of as level_of
+    from emsworker.core.partitioner import partition_number as partition_number
     from emsworker.core.partitioner import partition_of as partition_of
     from emsworker.core.preview import PreviewDecoder as PreviewDecoder
     from emsworker.core.priority import level_below as level_below
@@ -104,7 +105,7 @@ else:  # a name that is not above is an error of types, too
             "PRIORITY_HEADER Receipt SLOT_HEADER TASK_HEADER Topic TopicKind "
             "UNLIMITED_S priority_header priority_of",
             "emsworker.core.offsets": "OffsetRange",
-            "emsworker.core.partitioner": "MAX_PARTITIONS level_of partition_of",
+            "emsworker.core.partitioner": "MAX_PARTITIONS level_of partition_number partition_of",
             "emsworker.core.preview": "PreviewDecoder",
             "emsworker.core.priority": "level_below level_for levels_of",
             "emsworker.core.selection.filters": "EVERYTHING Filter",

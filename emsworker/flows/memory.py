@@ -52,6 +52,7 @@ class KeptFlow:
     taken: list[tuple[int, SignalRow]] = field(default_factory=list)
     values: list[tuple[int, bytes, datetime]] = field(default_factory=list)
     attributes: dict[str, str] = field(default_factory=dict)
+    level: int = 0
 
 
 class MemoryFlowStore:
@@ -98,7 +99,7 @@ class MemoryFlowStore:
         row = FlowRow(number, new.key, new.name, new.version, new.topic, READY, 0, owner, new.args, parent=new.parent)
         row.started_at = row.changed_at = now
         row.deadline_at = None if new.timeout_s is None else now + timedelta(seconds=new.timeout_s)
-        kept = self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes))
+        kept = self._flows[number] = KeptFlow(row, new.headers, attributes=dict(new.attributes), level=new.level)
         return kept
 
     def debounce(self, transaction: Any, new: NewFlow, topic_id: int, owner: bytes) -> str:
@@ -165,7 +166,7 @@ class MemoryFlowStore:
         uid = kept.row.owner if delay_s is None else new_uid()
         body = f"[[{kept.row.id}],{{}}]".encode()
         message = NewMessage(uid, None, None, kept.headers, body, None, is_call=True, has_own_uid=True)
-        message.delay_s = delay_s
+        message.delay_s, message.level = delay_s, kept.level
         self._broker.send(kept.row.topic, [message], transaction)
 
     def begin(self, number: int, owner: bytes, after: int | None = None) -> Loaded | None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
-from emsworker.extending.apps import Ems, Task
+from emsworker.extending.apps import Ems, HandlerOptions, Task
 from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import Topic
 from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, SignalRow, StepRow
@@ -21,6 +21,7 @@ class FlowFunction(ABC):
     Attributes:
         flow_app: its app.
         version: that with which flows are started.
+        options: of the handler; its priority is that of the flow's messages.
     """
 
     name: str
@@ -28,6 +29,7 @@ class FlowFunction(ABC):
     group: str
     flow_app: Ems
     version: int
+    options: HandlerOptions
 
     @abstractmethod
     def check_kept_by(self, store: FlowStore) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from emsworker.extending.declaration import read_grid
 
 _STARTED = (
-    "key, name, version, topic_id, state, owner, headers, args, waits, started_at, changed_at, begins_at, deadline_at"
+    "key, name, version, topic_id, state, owner, level, headers, args, waits, started_at, changed_at, begins_at, "
+    "deadline_at"
 )
 _MOVED = "state, owner, waits, changed_at, args, version, begins_at"
 _ENDED = "error_type, error, ended_at"

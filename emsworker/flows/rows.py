@@ -200,6 +200,7 @@ class NewFlow:
         headers: of the messages that wake it.
         timeout_s: after which it has failed.
         attributes: to find it by.
+        level: of the priority of its messages.
         burst: the id of a burst of starts, of which the last one starts a flow.
         debounce_s: for which there must be no other start.
     """
@@ -215,6 +216,7 @@ class NewFlow:
     parent: str | None = None
     burst: str | None = None
     debounce_s: float | None = None
+    level: int = 0
 
     @property
     def longest_s(self) -> float:

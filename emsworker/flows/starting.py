@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from emsworker.extending.apps import Ems, Signature
 from emsworker.extending.errors import InvalidName, TopicRuleError, WrongArguments
-from emsworker.extending.values import GROUP_HEADER, TASK_HEADER, Topic, encode_headers, new_uid, uid_text
+from emsworker.extending.values import (
+    GROUP_HEADER,
+    PRIORITY_HEADER,
+    TASK_HEADER,
+    Topic,
+    encode_headers,
+    level_for,
+    new_uid,
+    uid_text,
+)
 from emsworker.flows.places import CallPlace
 from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.rows import FlowRow, NewFlow, encode_value
@@ -21,7 +31,8 @@ _LONGEST_KEY = 190
 
 def wake_headers(task: FlowFunction, store: FlowStore) -> dict[str, str]:
     """Return the headers of the messages that run flows of a function."""
-    return {TASK_HEADER: task.name, GROUP_HEADER: task.group, FLOW_HEADER: store.stream_id}
+    words = {TASK_HEADER: task.name, GROUP_HEADER: task.group, FLOW_HEADER: store.stream_id}
+    return words if task.options.priority is None else words | {PRIORITY_HEADER: str(task.options.priority)}
 
 
 def new_flow(
@@ -79,12 +90,23 @@ def start(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any =
     Raises:
         FlowExists: that one is of another function, or has other arguments.
     """
-    return store.start(transaction, new, _topic(store, task), new_uid())
+    topic = _topic(store, task)
+    return store.start(transaction, _with_level(new, topic, task), topic, new_uid())
 
 
 def start_later(store: FlowStore, task: FlowFunction, new: NewFlow, transaction: Any = None) -> str:
     """Start the flow of a burst, or move its start; return its id."""
-    return store.debounce(transaction, new, _topic(store, task).id, new_uid())
+    topic = _topic(store, task)
+    return store.debounce(transaction, _with_level(new, topic, task), topic.id, new_uid())
+
+
+def _with_level(new: NewFlow, topic: Topic, task: FlowFunction) -> NewFlow:
+    """Return a new flow with the level of its function's priority.
+
+    Raises:
+        InvalidPriority: the topic distinguishes no priorities.
+    """
+    return replace(new, level=level_for(topic.name, topic.priorities, task.options.priority))
 
 
 def _topic(store: FlowStore, task: FlowFunction) -> Topic:

@@ -30,7 +30,7 @@ from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefu
 from emsworker.extending.processes import forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
-from emsworker.extending.values import Topic, new_uid, partition_of, storable, utc
+from emsworker.extending.values import Topic, new_uid, partition_number, partition_of, storable, utc
 from emsworker.flows.checkpoints import Checkpoint, Checkpoints
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.events import send_event, send_started
@@ -135,7 +135,7 @@ class MysqlFlowStore:
 
     def _start_directly(self, new: NewFlow, topic: Topic, owner: bytes, filled: Mapping[str, Sql]) -> bool:
         """Start a flow and send its first message to the stream in one packet; false if nothing was started."""
-        partition = partition_of(owner, topic.partitions)
+        partition = partition_number(new.level, partition_of(owner, topic.partitions))
 
         def start(session: Session) -> None:
             packet = session.packet()
@@ -220,6 +220,7 @@ class MysqlFlowStore:
             "version": new.version,
             "topic_id": topic_id,
             "owner": owner,
+            "level": new.level,
             "headers": new.headers,
             "args": new.args,
             "parent": new.parent,

@@ -4,21 +4,21 @@ SELECT %(topic_id)s
 -- name: insert_flow
 -- On a connection of any driver, in any database. A flow that exists is left as it is: by IGNORE, because MariaDB asks for
 -- the right to update every inserted column if there is an ON DUPLICATE KEY UPDATE; the values were checked before.
-INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, started_at, changed_at, deadline_at)
-VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, level, headers, args, started_at, changed_at, deadline_at)
+VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(level)s, %(headers)s, %(args)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
 -- name: insert_child
 -- The same for one that another flow calls: only workers may say so.
-INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, parent, started_at, changed_at, deadline_at)
-VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, level, headers, args, parent, started_at, changed_at, deadline_at)
+VALUES (%(key)s, %(name)s, %(version)s, %(topic_id)s, 'ready', %(owner)s, %(level)s, %(headers)s, %(args)s, %(parent)s, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND)
 
 -- name: send_first
 -- The message that begins a flow, if that was stored just before; the owner is new each time. Here and below,
 -- IGNORE: a start whose answer was lost is repeated.
 INSERT IGNORE INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, COALESCE(begins_at, UTC_TIMESTAMP(6)), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+SELECT topic_id, COALESCE(begins_at, UTC_TIMESTAMP(6)), NULL, owner, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), level
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: send_first_directly
@@ -32,7 +32,7 @@ FROM (SELECT 1) one LEFT JOIN ems_flow f ON f.`key` = %(key)s AND f.owner = %(ow
 -- name: send_deadline
 -- A message that runs the flow when its time is over.
 INSERT IGNORE INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, deadline_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+SELECT topic_id, deadline_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), level
 FROM %(database)s.ems_flow WHERE `key` = %(key)s AND owner = %(owner)s
 
 -- name: insert_attribute
@@ -50,8 +50,8 @@ INSERT INTO %(database)s.ems_flow_debounce (name, `key`, flow) VALUES (%(name)s,
 
 -- name: insert_waiting
 -- The flow of a burst that was not there; IGNORE, because a start whose answer was lost is repeated.
-INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, headers, args, waits, started_at, changed_at, begins_at, deadline_at)
-SELECT flow, name, %(version)s, %(topic_id)s, 'waiting', %(owner)s, %(headers)s, %(args)s, 'debounce', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+INSERT IGNORE INTO %(database)s.ems_flow (`key`, name, version, topic_id, state, owner, level, headers, args, waits, started_at, changed_at, begins_at, deadline_at)
+SELECT flow, name, %(version)s, %(topic_id)s, 'waiting', %(owner)s, %(level)s, %(headers)s, %(args)s, 'debounce', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
   UTC_TIMESTAMP(6) + INTERVAL %(debounce_s)s SECOND, UTC_TIMESTAMP(6) + INTERVAL %(timeout_s)s SECOND
 FROM %(database)s.ems_flow_debounce WHERE name = %(name)s AND `key` = %(burst)s AND flow = %(key)s
 
@@ -79,7 +79,7 @@ DELETE FROM ems_flow_debounce WHERE name = %(name)s AND `key` = %(burst)s AND fl
 -- name: send_moved
 -- A message that came before the flow may begin is sent again.
 INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, begins_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+SELECT topic_id, begins_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), level
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND begins_at IS NOT NULL
 
 -- name: begin_run
@@ -207,7 +207,7 @@ WHERE id = %(flow_id)s AND state = 'waiting' AND begins_at IS NULL
 -- name: send_later
 -- A message that runs the flow at a time, with the headers of the first one.
 INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, tag, headers, body, producer_id, created_at, level)
-SELECT topic_id, %(due_at)s, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), 0
+SELECT topic_id, %(due_at)s, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), level
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s
 
 -- name: insert_signal

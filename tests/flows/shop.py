@@ -122,6 +122,12 @@ def _die_once(n: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.flow(priority=9)
+def urgent(flow: Flow) -> int:
+    flow.sleep(0.05)
+    return flow.step(_identity, 1)
+
+
 @app.flow
 def steps(flow: Flow, count: int) -> int:
     for number in range(count):

@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from emsworker import Ems
+from emsworker.core.errors import InvalidPriority
 from emsworker.core.process.clock import ticks
 from emsworker.flows import FlowExists
 from emsworker.flows.errors import FlowLost
@@ -333,3 +334,23 @@ def test_a_start_of_a_flow_that_is_there_leaves_nothing(stream: Stream, shop: Em
     assert stream.rows("SELECT `offset` FROM ems_message WHERE `offset` > 0 ORDER BY `offset`") == [(1,), (2,)], (
         "no hole"
     )
+
+
+def test_every_message_of_a_flow_has_the_priority_of_its_function(stream: Stream, shop: Ems) -> None:
+    shop.reconfigure(priorities=3)
+    flows.urgent.start(id="f", timeout="1h")
+    with shop.transaction() as transaction:
+        flows.urgent.start(id="g", transaction=transaction)
+    stream.worker("tests.flows.shop:app")
+    until(lambda: _states(stream) == [DONE] * 2, 60, stream.logs())
+    levels = {
+        number // 1000 for (number,) in stream.rows("SELECT DISTINCT `partition` FROM ems_message WHERE `offset` > 0")
+    }
+    levels |= {level for (level,) in stream.rows("SELECT level FROM ems_outbox")}
+    assert levels == {7}
+
+
+def test_a_priority_needs_a_topic_that_has_some(stream: Stream, shop: Ems) -> None:
+    with pytest.raises(InvalidPriority):
+        flows.urgent.start(id="f")
+    assert stream.one("SELECT COUNT(*) FROM ems_flow") == 0

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS ems_flow (
   state ENUM('ready', 'running', 'waiting', 'done', 'failed', 'cancelled', 'deleted') NOT NULL,
   run INT UNSIGNED NOT NULL DEFAULT 0,
   owner BINARY(16) NOT NULL,
+  level TINYINT UNSIGNED NOT NULL DEFAULT 0,
   headers MEDIUMBLOB NOT NULL,
   args MEDIUMBLOB NOT NULL,
   waits VARCHAR(190) CHARACTER SET utf8mb4 NULL,
