@@ -26,7 +26,7 @@ _READ_S = 10.0
 
 
 @contextlib.contextmanager
-def _telling_of_changes(database: Database, count: Callable[[object], int]) -> Iterator[None]:
+def _noting_changes(database: Database, count: Callable[[object], int]) -> Iterator[None]:
     """Say that what this thread changes in the block is not in the audit, if it changes anything."""
     session, changed = database.thread_session(), False
 
@@ -131,7 +131,7 @@ class OpenStream:
 
         database, count = self.database(), count or count_changed
         if not database.call(lambda session: may_insert(session, "ems_audit")):
-            with _telling_of_changes(database, count):
+            with _noting_changes(database, count):
                 yield database
             return
         with Audit(database).record(name_of_system_user(), action, target, "by a command", count):

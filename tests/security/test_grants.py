@@ -298,7 +298,7 @@ def test_the_page_on_security_tells_all_that_each_role_may_write() -> None:
     table = writes_table()
     for row in (
         "| `publisher` | `ems_publish` (topic, body, key, tag, headers, task, priority, delay_s, uid) | nothing | nothing |",
-        "| `producer` | `ems_dedup`, `ems_flow` (key, name, version, topic_id, state, owner, headers, args, waits, "
+        "| `producer` | `ems_dedup`, `ems_flow` (key, name, version, topic_id, state, owner, level, headers, args, waits, "
         "started_at, changed_at, begins_at, deadline_at), `ems_flow_attribute`, `ems_flow_debounce`, `ems_flow_signal` "
         "(flow_id, uid, name, value, sent_at), `ems_message`, `ems_outbox` | `ems_dedup`, `ems_flow` (state, owner, waits, changed_at, args, version, "
         "begins_at), `ems_flow_debounce`, `ems_outbox` (created_at), `ems_partition` (next_offset) | nothing |",
@@ -559,7 +559,7 @@ _OPERATES = (
     "dead list", "trace MESSAGE", "messages list TOPIC", "groups change TOPIC a --pause", "groups change TOPIC a --resume",
     "groups limit TOPIC a --rate 5/s", "groups skip TOPIC a --keep 0 --yes", "dead requeue DEAD --yes", "groups reset TOPIC a --to earliest --yes",
     "groups replay TOPIC a --all --yes", "groups reset TOPIC a --to latest --yes", "topics purge TOPIC --yes", "check --role operator",
-    "alarms silence --for 1h", "alarms silences",
+    "alarms silence --for 1h --yes", "alarms silences",
 )  # fmt: skip
 _NOT_AN_OPERATORS = (
     "topics create more", "topics change TOPIC --rule r", "topics delete TOPIC --yes --force", "groups create TOPIC g", "groups delete TOPIC a --yes --force",
