@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from emsworker.extending.database import Session, Statements, identifier, stream_id
 from emsworker.extending.errors import StoreUnavailable
@@ -182,12 +183,22 @@ class _Calls:
     def find_lost(self, total: int) -> Iterator[CallEnd]:
         """Yield the ends of those whose messages have ended without a word, up to the first one that may still end."""
         told, stream = self.told(), stream_id(self._session)
-        waiting = (number for number in range(total) if number not in told)
-        for number, _ in zip(waiting, range(_CALLS), strict=False):
+        waiting = list(islice((number for number in range(total) if number not in told), _CALLS))
+        flows = self._flows_among(waiting)
+        for number in waiting:
+            if number in flows:  # it has no message of its own, and tells of its end itself
+                continue
             place = CallPlace(stream, self.flow, self.step, number)
             if self._may_end(place.uid) or self._may_end(place.end_uid) or self._dead(place.end_uid) is not None:
                 return  # mostly all of those behind it wait too; a dead letter that tells of an end can be requeued
             yield CallEnd(number, None, self._dead(place.uid) or _LOST)
+
+    def _flows_among(self, numbers: Sequence[int]) -> set[int]:
+        """Return which of some calls are flows."""
+        if not numbers:
+            return set()
+        parents = {f"{self.flow}.{self.step}.{number}": number for number in numbers}
+        return {parents[parent] for (parent,) in self._session.rows(_SQL.list_called, {"parents": list(parents)})}
 
     def _may_end(self, uid: bytes) -> bool:
         return any(self._messages.may_be_unfinished(self._session, one, uid) for one in self._topic_ids)

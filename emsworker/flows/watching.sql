@@ -11,6 +11,9 @@ AND began_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 -- name: list_numbers
 SELECT number FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s
 
+-- name: list_called
+SELECT parent FROM ems_flow WHERE parent IN %(parents)s
+
 -- name: list_overdue
 SELECT flow_id FROM ems_flow_step WHERE flow_id IN %(flow_ids)s AND ended_at IS NULL AND due_at < NOW(6) - INTERVAL %(quiet_s)s SECOND
 UNION SELECT id FROM ems_flow WHERE id IN %(flow_ids)s AND begins_at < NOW(6) - INTERVAL %(quiet_s)s SECOND

@@ -122,6 +122,11 @@ def _die_once(n: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.flow
+def mixed(flow: Flow) -> list[Any]:
+    return flow.gather([waits.s(), label.s(1)])
+
+
 @app.flow(priority=9)
 def urgent(flow: Flow) -> int:
     flow.sleep(0.05)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from emsworker import Ems
 from emsworker.core.config import Settings
 from emsworker.flows.watching import WatchFlows
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql
+from tests.flows import shop as flows
 from tests.process.stream import Stream
+from tests.support.waiting import until
 
 _LATER, _OVER = "NOW(6) + INTERVAL 1 DAY", "NOW(6) - INTERVAL 5 MINUTE"
 
@@ -50,3 +53,15 @@ def test_those_whose_time_has_come_are_woken(stream: Stream) -> None:
     with Database(stream.url).session() as session:
         WatchFlows(pause_s=0.0)(session, Settings())
     assert [n for (n,) in stream.rows("SELECT id FROM ems_flow WHERE state = 'ready' ORDER BY id")] == [100, 101, 102]
+
+
+def test_a_flow_among_calls_of_tasks_is_not_lost_while_it_waits(stream: Stream, shop: Ems) -> None:
+    stream.worker("tests.flows.shop:app")
+    handle = flows.mixed.start(id="m")
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_flow_end") == 1, 60, stream.logs())
+    until(lambda: stream.rows("SELECT 1 FROM ems_flow WHERE waits LIKE 'signal%%'"), 60, stream.logs())
+    with Database(stream.url).session() as session:
+        WatchFlows(quiet_s=0.0, pause_s=0.0)(session, Settings(url=stream.url))
+    assert stream.one("SELECT COUNT(*) FROM ems_flow_end") == 1
+    shop.signal("m/1.0", "go", 5)
+    assert handle.get(60) == [5, "L1"]
