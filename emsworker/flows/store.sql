@@ -190,7 +190,9 @@ INSERT IGNORE INTO ems_flow_end (flow_id, step, number, value, error_type, error
 (%(flow_id)s,%(step)s,%(number)s,%(value)s,%(error_type)s,%(error)s,NOW(6))
 
 -- name: count_ends
-UPDATE ems_flow_step SET pending = pending - ROW_COUNT(), ended_at = IF(pending = 0, NOW(6), NULL)
+-- NULL, which the table rejects, if the number is not known: after its client has died a server returns -1 and goes on to
+-- the COMMIT, so that the flow would wait for ever.
+UPDATE ems_flow_step SET pending = pending - IF(ROW_COUNT() < 0, NULL, ROW_COUNT()), ended_at = IF(pending = 0, NOW(6), NULL)
 WHERE flow_id = %(flow_id)s AND step = %(step)s
 
 -- name: wake_joined

@@ -606,7 +606,9 @@ class Planted:
 
 _REAL = mysql_store._SQL
 FAULTS: dict[str, Callable[[], dict[str, Sql]]] = {
-    "a join is released before its last call": lambda: {"count_ends": _in("count_ends", "- ROW_COUNT()", "- pending")},
+    "a join is released before its last call": lambda: {
+        "count_ends": _in("count_ends", "- IF(ROW_COUNT() < 0, NULL, ROW_COUNT())", "- pending")
+    },
     "a join is released twice": lambda: {"insert_ends": _in("insert_ends", "INSERT IGNORE", "REPLACE")},
     "a join is forgotten": lambda: {"wake_joined": _in("wake_joined", "s.pending = 0", "s.pending = 1")},
     "a checkpoint is lost": lambda: {

@@ -354,3 +354,21 @@ def test_a_priority_needs_a_topic_that_has_some(stream: Stream, shop: Ems) -> No
     with pytest.raises(InvalidPriority):
         flows.urgent.start(id="f")
     assert stream.one("SELECT COUNT(*) FROM ems_flow") == 0
+
+
+def test_ends_that_cannot_be_counted_are_not_kept(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
+    """A server that finds its client dead between two statements goes on, with -1 for the rows of the first."""
+    loaded = begun(store)
+    store.write(loaded.flow, RunChange([StepRow(1, "gather", "label", 2, 2, is_ended=False)]))
+    database = Sql(f"`{stream.url.rsplit('/', 1)[1]}`")
+    insert, count, *_ = end_statements(database, loaded.flow.id, 1, [CallEnd(0, b"1", None)])
+    with other(stream) as connection, connection.cursor() as cursor:
+        cursor.execute(insert)
+        cursor.execute("SELECT 1")  # ROW_COUNT() is -1 after it
+        with pytest.raises(pymysql.err.MySQLError, match="pending"):
+            cursor.execute(count)
+        connection.rollback()
+        cursor.execute(insert)
+        cursor.execute(count)
+        connection.commit()
+    assert stream.rows("SELECT pending FROM ems_flow_step") == [(1,)]
