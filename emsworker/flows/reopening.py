@@ -90,11 +90,13 @@ class Reopening:
     def _call_again(self, flow: int, key: str, row: StepRow, *, still_fails: bool) -> bool:
         """Run the failed calls of a step again; false if the step is to be forgotten instead."""
         place = {"flow_id": flow, "step": row.number}
-        rows = self._session.rows(_SQL.list_failed_ends, place)
-        calls = {number: self._look_at_flow(flow, row.number, number) for number, _ in rows}
-        tasks = {number: kind for number, kind in rows if calls[number] is None}
-        found: dict[int, str] = {number: call for number, call in calls.items() if call is not None}
-        found |= self._look_at_tasks(flow, row, tasks)
+        failed = dict(self._session.rows(_SQL.list_failed_ends, place))
+        flows = {
+            int(parent.split(".")[2]): (child, state)
+            for child, state, parent in self._session.rows(_SQL.list_called, {"prefix": f"{flow}.{row.number}.%"})
+        }
+        found = {number: self._look_at_flow(*flows[number]) for number in failed if number in flows}
+        found |= self._look_at_tasks(flow, row, {number: failed[number] for number in failed if number not in flows})
         if not can_call_again(key, row, found):
             return False
         self._session.execute(_SQL.delete_failed_ends, place)
@@ -102,7 +104,7 @@ class Reopening:
         self._session.execute(_SQL.await_again, place | {"pending": len(found)})
         ended = [number for number, one in found.items() if one == ENDED_WELL]
         if pending:
-            waits = f"{row.kind} {row.name}"
+            waits = f"{row.kind} {row.name}"[:190]
             self._reopen(flow, still_fails=still_fails, state=WAITING, waits=waits)
         else:
             self._set_ready(flow, still_fails=still_fails)
@@ -111,12 +113,8 @@ class Reopening:
                 self._session.execute(statement)
         return True
 
-    def _look_at_flow(self, flow: int, step: int, number: int) -> str | None:
-        """Reopen the flow that was called; return what has become of it, ``None`` if it was none."""
-        rows = self._session.rows(_SQL.find_called, {"parent": f"{flow}.{step}.{number}"})
-        if not rows:
-            return None
-        ((child, state),) = rows
+    def _look_at_flow(self, child: int, state: str) -> str:
+        """Reopen a flow that was called; return what has become of it."""
         if state in (FAILED, CANCELLED):
             return AGAIN if self.reopen(child) else UNDONE_FLOW
         return ENDED_WELL if state == DONE else RUNS

@@ -13,8 +13,8 @@ SELECT number, error_type FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step
 -- name: get_topics
 SELECT topics FROM ems_flow_step WHERE flow_id = %(flow_id)s AND step = %(step)s
 
--- name: find_called
-SELECT id, state FROM ems_flow WHERE parent = %(parent)s
+-- name: list_called
+SELECT id, state, parent FROM ems_flow WHERE parent LIKE %(prefix)s
 
 -- name: get_value
 SELECT value FROM ems_flow WHERE parent = %(parent)s
