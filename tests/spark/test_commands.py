@@ -17,6 +17,7 @@ from emsworker.spark.jobs import JOBS
 from tests.spark.archives import fill
 from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.commands import Done, environment
+from tests.support.flow_events import send_events
 from tests.support.streams import Stream
 
 _PERIOD = ("--since", "2026-01-01", "--until", "2036-01-01")
@@ -41,6 +42,7 @@ STARTS = (
     Start(1, ("latency", *_GROUP, "--by", "group"), "GROUP"),
     Start(1, ("trace", "--id", "c1", "--header", "case", *_GROUP), "orders"),
     Start(1, ("deadletters", *_GROUP, "--exception", "E", "--samples", "1", "--replay", "again.txt"), "letters"),
+    Start(1, ("flows",), "FLOWS"),
     Start(2, ("restore", *_CHOSEN, "--to", "copy", "--keep-partitions", "--key", "k1", "--tag", "red", "--dry-run"), "dry run"),
     Start(2, ("restore", *_CHOSEN, "--to", "copy"), "messages      20"),
     Start(2, ("replay", *_CHOSEN, "--group", "g", "--key", "k1", "--tag", "red"), "conflicts"),
@@ -85,6 +87,7 @@ def test_the_jobs_start_from_the_wheel_and_do_their_work(stream: Stream, wheel: 
     fill(stream, 400)
     stream.app().send("orders", 1, headers={"case": "c1"})
     stream.topic("copy", partitions=2)
+    send_events(stream)
     environ = environment(spark_environment() | {"EMS_URL": stream.url, "PYSPARK_PYTHON": str(wheel)})
     del environ["PYTHONPATH"]  # the checkout
 
@@ -108,4 +111,4 @@ def test_the_jobs_start_from_the_wheel_and_do_their_work(stream: Stream, wheel: 
 
 def _conf(arguments: Sequence[str]) -> Sequence[str]:
     """Settings of Spark for a quick start; a report that is given some uses Spark, and these need not."""
-    return () if arguments[0] in ("lag", "topics", "latency", "trace", "deadletters") else CONF
+    return () if arguments[0] in ("lag", "topics", "latency", "trace", "deadletters", "flows") else CONF

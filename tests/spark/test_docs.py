@@ -17,7 +17,19 @@ from tests.docs.snippets import blocks, needs_spark, pages
 from tests.spark.conftest import CONF, ROOT, spark_environment
 from tests.support.streams import Stream, flush_of
 
-PIPELINE = ("archive", "restore", "quality", "index", "lag", "latency", "topics", "trace", "deadletters", "alerts")
+PIPELINE = (
+    "archive",
+    "restore",
+    "quality",
+    "index",
+    "lag",
+    "latency",
+    "topics",
+    "trace",
+    "deadletters",
+    "alerts",
+    "flows",
+)
 """The pages about jobs, in the order in which a reader could follow them."""
 ELSEWHERE = {
     "airflow", "arrow", "avro-protobuf", "benchmarks", "clusters", "debezium", "quickstart",

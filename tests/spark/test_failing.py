@@ -80,7 +80,7 @@ def test_a_refused_login_names_the_role_that_reads(stream: Stream, profiles: Pat
     profiles.write_text(f"[test]\nurl = {re.sub(':[^:@]+@', ':wrong@', stream.url)}\n")
     with pytest.raises(Exception, match="LoginRefused") as caught:
         read("t").count()
-    assert "`ems check --role reader` names" in str(caught.value)
+    assert "`ems grants reader` prints" in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 6
 
 

@@ -50,7 +50,7 @@ def test_a_refused_login_names_the_role_that_the_job_needs(stream: Stream) -> No
     for arguments, role in ((["lag"], "reader"), (["archive", "--dry-run", "--folder", "none"], "admin")):
         done = ems(*arguments, url=wrong, PATH="/nowhere", JAVA_HOME="/none")
         assert done.code == 1 and len(done.errors) == 1, done
-        assert f"(`ems check --role {role}` names what is missing" in done.err
+        assert f"(`ems grants {role}` prints what a role needs)" in done.err
 
 
 @pytest.mark.parametrize(

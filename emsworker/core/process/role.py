@@ -14,3 +14,8 @@ def claim_role(role: str) -> None:
 def check_command() -> str:
     """Return the command that reports missing privileges."""
     return f"ems check --role {_roles[0]}" if _roles else "ems check"
+
+
+def grants_command() -> str:
+    """Return the command that prints the privileges of this process's role."""
+    return f"ems grants {_roles[0]}" if _roles else "ems grants"

@@ -22,7 +22,7 @@ from emsworker.core.errors import (
     TransactionGone,
 )
 from emsworker.core.process.address import address_name
-from emsworker.core.process.role import check_command
+from emsworker.core.process.role import check_command, grants_command
 from emsworker.core.url import DatabaseUrl, redact
 
 # The transaction is run again from its start: lock wait timeout, deadlock (also one between the nodes of a Galera
@@ -147,12 +147,12 @@ def _fault_of_surroundings(code: int, text: str, url: DatabaseUrl | None) -> Ems
     if code in _NO_LOGIN:
         return LoginRefused(
             f"MySQL refused: ({code}) {text}; check the user and password of {address_name(url)}, and "
-            "the user's rights on the database (`ems grants` prints what a role needs)"
+            f"the user's rights on the database (`{grants_command()}` prints what a role needs)"
         )
     if code in _DENIED:
         return AccessDenied(
             f"MySQL refused: ({code}) {text}; check the user, password and grants of {address_name(url)} "
-            f"(`{check_command()}` names what is missing, `ems grants` prints what a role needs)"
+            f"(`{check_command()}` names what is missing, `{grants_command()}` prints what a role needs)"
         )
     if code == _NO_DATABASE:
         return ConfigError([Problem("url", text, "create the database first: CREATE DATABASE <name>")])
