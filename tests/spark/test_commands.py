@@ -42,7 +42,7 @@ STARTS = (
     Start(1, ("latency", *_GROUP, "--by", "group"), "GROUP"),
     Start(1, ("trace", "--id", "c1", "--header", "case", *_GROUP), "orders"),
     Start(1, ("deadletters", *_GROUP, "--exception", "E", "--samples", "1", "--replay", "again.txt"), "letters"),
-    Start(1, ("flows",), "FLOWS"),
+    Start(1, ("flows", "--since", "2020-01-01", "--until", "2036-01-01"), "FLOWS"),
     Start(2, ("restore", *_CHOSEN, "--to", "copy", "--keep-partitions", "--key", "k1", "--tag", "red", "--dry-run"), "dry run"),
     Start(2, ("restore", *_CHOSEN, "--to", "copy"), "messages      20"),
     Start(2, ("replay", *_CHOSEN, "--group", "g", "--key", "k1", "--tag", "red"), "conflicts"),
