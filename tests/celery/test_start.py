@@ -39,9 +39,9 @@ def _worker(broker: Broker, folder: Path, *options: str, **urls: str) -> subproc
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (("backend",), "grants of result_backend "),
-        (("url",), "grants of broker_url "),
-        (("url", "backend"), "grants of broker_url"),
+        (("backend",), "password of result_backend,"),
+        (("url",), "password of broker_url,"),
+        (("url", "backend"), "password of broker_url"),
     ],
     ids=["backend", "broker", "both"],
 )

@@ -553,3 +553,11 @@ def test_tables_of_the_version_before_are_upgraded_under_running_processes(
     assert offsets(stream.take(topic, group, me)) == [3, 4]
     with pytest.raises(SchemaMissing, match=r"version 999.*install a newer emsworker"):
         stream.app().send("t", 5)
+
+
+def test_a_server_beside_an_address_that_nobody_answers_is_written_to(stream: Stream) -> None:
+    """Of several addresses only one that is not read-only is used, and no other variable of the server says so."""
+    port = urlsplit(stream.url).port
+    url = stream.url.replace(f":{port}/", f":1,127.0.0.1:{port}/")
+    with Database(url).session() as session:
+        assert session.rows(Sql("SELECT 1")) == ((1,),)

@@ -16,6 +16,7 @@ from emsworker.store.engine.sql import Sql, Statements
 _SQL = Statements(__name__)
 SHOW_STANDING = _SQL.show_standing
 _NO_PRIVILEGE = 1142
+_READ_ONLY = ("read_only", "super_read_only", "innodb_read_only", "offline_mode")
 _OTHERS = "gcomm://"  # before the addresses of a Galera cluster's nodes; alone it begins a cluster
 
 
@@ -63,11 +64,11 @@ def standing_of(connection: Connection) -> ServerRole:
     Raises:
         AccessDenied: the account may not read it.
     """
-    said = dict(connection.variables)
-    group = said.pop("group_replication_group_name", "")
-    single = said.pop("group_replication_single_primary_mode", "ON") in ("ON", "1")
-    cluster = said.pop("wsrep_cluster_address", "")
-    if said.pop("wsrep_on", "OFF") == "ON":
+    said = connection.variables
+    group = said.get("group_replication_group_name", "")
+    single = said.get("group_replication_single_primary_mode", "ON") in ("ON", "1")
+    cluster = said.get("wsrep_cluster_address", "")
+    if said.get("wsrep_on", "OFF") == "ON":
         standing = _standing_in_cluster(connection)
     elif cluster.startswith(_OTHERS) and cluster != _OTHERS:
         reason = f"is configured for a Galera cluster (wsrep_cluster_address = {cluster}) and takes no part in it"
@@ -77,7 +78,7 @@ def standing_of(connection: Connection) -> ServerRole:
     else:
         standing = ServerRole()
     connection.among_writers = standing.many
-    if not standing.unfit and any(value not in ("OFF", "0") for value in said.values()):
+    if not standing.unfit and any(said.get(name, "OFF") not in ("OFF", "0") for name in _READ_ONLY):
         return replace(standing, unfit="is read-only")
     return standing
 
