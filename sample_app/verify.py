@@ -102,7 +102,7 @@ def verify_rehearsal(connections: Sequence[Connection], expected: Expected, slot
     outcome.ids("calls that undo the rehearsal", stream.read_undone(connections, REHEARSAL), undone)
     left = len(tables.read_shares(connections, slot)) + len(tables.read_titles(connections, slot))
     outcome.number("rows left of the rehearsal", left + bool(tables.read_summary(connections, slot)), 0)
-    refused = f"flow {REHEARSAL!r} has failed: Reject: {REFUSAL}; `ems flows retry` runs it again"
+    refused = f"flow {REHEARSAL!r} has failed: Reject: {REFUSAL}; its steps were undone, so it is over"
     outcome.ids("dead letters of flows", stream.read_dead_flows(connections), [refused])
     outcome.number("flows that have not ended", stream.count_open_flows(connections), 0)
     return outcome

@@ -498,7 +498,7 @@ def test_check_finds_missing_privileges(server: Server, database: str, tmp_path:
     assert refused.code == 1 and "denied" in refused.err and len(refused.errors) == 1, refused
 
 
-def test_whoever_is_refused_is_told_the_check_of_his_role(ems: Ems, url: str) -> None:
+def test_whoever_is_refused_is_told_the_grants_of_his_role(ems: Ems, url: str) -> None:
     ems.write("emsapp.py", "from emsworker import Ems\n\napp = Ems()\napp.task(name='f')(print)\n")
     ems.write(
         "sends.py",
@@ -506,13 +506,13 @@ def test_whoever_is_refused_is_told_the_check_of_his_role(ems: Ems, url: str) ->
     )
     wrong = Ems({"EMS_URL": re.sub("//.*@", "//nobody:wrong@", url)}, ems.folder)
     wrong.python("sends.py")
-    assert "`ems check --role producer`" in (ems.folder / "said").read_text()
-    assert "`ems check --role producer`" in wrong("send", "t", "1").err
-    assert "`ems check --role worker`" in wrong("worker", "-A", "emsapp", "-p", "1").err
-    assert "`ems check --role beat`" in wrong("beat").err
-    assert "`ems check`" in wrong("topics", "list").err
+    assert "`ems grants producer`" in (ems.folder / "said").read_text()
+    assert "`ems grants producer`" in wrong("send", "t", "1").err
+    assert "`ems grants worker`" in wrong("worker", "-A", "emsapp", "-p", "1").err
+    assert "`ems grants beat`" in wrong("beat").err
+    assert "`ems grants`" in wrong("topics", "list").err
     for report in ("lag", "latency", "deadletters", "topics"):
-        assert "`ems check --role reader`" in wrong("pipeline", report).err, report
+        assert "`ems grants reader`" in wrong("pipeline", report).err, report
 
 
 def test_a_purged_topic_has_no_messages(ems: Ems, app: App) -> None:

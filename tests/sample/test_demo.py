@@ -251,8 +251,8 @@ def test_a_wrong_and_a_missing_summary_are_found(finished: Finished) -> None:
         (
             "UPDATE ems_dead SET reason = CONCAT(reason, '!') WHERE reason LIKE 'flow %%'",
             "UPDATE ems_dead SET reason = TRIM(TRAILING '!' FROM reason)",
-            "dead letters of flows: flow 'rehearsal' has failed: Reject: a rehearsal is not signed off; `ems flows retry` runs "
-            "it again! is there 1 times, and should be 0 times",
+            "dead letters of flows: flow 'rehearsal' has failed: Reject: a rehearsal is not signed off; its steps were "
+            "undone, so it is over! is there 1 times, and should be 0 times",
         ),
         (
             "UPDATE ems_flow SET ended_at = NULL WHERE name = 'summarize'",

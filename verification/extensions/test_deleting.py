@@ -85,7 +85,11 @@ _DELETED = [
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
     _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
-    _deleted("web", "emsworker.web emsworker.flows.pages", f"{_WEB} flows/test_pages.py flows/test_values.py flows/test_hostile.py"),
+    _deleted(
+        "web",
+        "emsworker.web emsworker.flows.pages",
+        f"{_WEB} flows/test_pages.py flows/test_values.py flows/test_hostile.py",
+    ),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted(
         "flows",
