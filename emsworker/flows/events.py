@@ -1,4 +1,4 @@
-"""Changes of flows as messages of a topic, for Spark and whoever else reads topics.
+"""Changes of flows as messages of a topic, for Spark and other readers of topics.
 
 There are none unless somebody has created the topic. A message is sent by the transaction that changes the flow, so
 there is one if and only if that was committed; all of a flow have the same key, and so their order.
