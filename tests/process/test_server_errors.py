@@ -24,6 +24,8 @@ UNKNOWN = [(name, refusal) for name in PLACES if name not in ("look", "handler")
 
 
 def _hit(stream: Stream, proxy: Proxy, marker: bytes, cut: Cut, refusal: Refusal, n: int) -> None:
+    """Let message ``n`` meet the error; one that has met the last and waits to run alone would be charged for another."""
+    until(lambda: stream.one("SELECT COUNT(*) FROM effect") == n - 1, 30, f"each has its effect; {stream.logs()}")
     proxy.arm(marker, cut, refusal)
     stream.send("tx", [{"n": n}])
     stream.send("acts", [{"n": n}], countdown=0.01)
@@ -57,7 +59,8 @@ def test_no_error_of_the_server_ends_a_worker_or_is_charged(one_stream: Stream) 
         until(lambda: stream.one("SELECT COUNT(*) FROM effect") == n, 30, f"each has its effect; {stream.logs()}")
         assert stream.one("SELECT COUNT(DISTINCT n) FROM effect") == n, "once"
         assert set(stream.record.numbers("end")) == set(range(1, n + 1))
-        assert {one["attempt"] for one in stream.record.events("start")} == {1}, "no attempt is charged"
+        charged = [one for one in stream.record.events("start") if one["attempt"] != 1]
+        assert not charged, f"no attempt is charged; {stream.logs()}"
         assert stream.rows("SELECT * FROM ems_attempt") == stream.rows("SELECT * FROM ems_dead") == []
         assert worker.children() == children, "no process has ended"
         assert "died" not in worker.text() and "Traceback" not in worker.text(), worker.text()[-4000:]
