@@ -65,17 +65,9 @@ def _of_items(found: Sequence[tuple[str, Errors]], servers: int) -> Iterator[str
 
 
 def _is_elsewhere(error: Exception) -> bool:
-    from emsworker.core import errors
+    from emsworker.core.errors import UnknownName
 
-    missing = (
-        errors.UnknownTopic,
-        errors.UnknownGroup,
-        errors.UnknownMessage,
-        errors.UnknownSchedule,
-        errors.UnknownAlarm,
-        errors.UnknownReader,
-    )
-    return isinstance(error, missing)
+    return isinstance(error, UnknownName)
 
 
 def _print(everything: Collected) -> None:
