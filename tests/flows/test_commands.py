@@ -148,8 +148,10 @@ def test_a_flow_is_signalled_cancelled_and_deleted(app: None, stream: Stream, co
     done = command("flows", "cancel", "shelf-9", "shelf-1", "shelf-0", "shelf-8")
     assert (done.code, done.out) == (1, "Cancelled 1 flow.\n")
     assert done.errors == [
-        "there is no flow 'shelf-9'", "flow 'shelf-0' is done; it is left as it is", "there is no flow 'shelf-8'",
-    ]  # fmt: skip
+        "Error: there is no flow 'shelf-9'",
+        "Error: flow 'shelf-0' is done; it is left as it is",
+        "Error: there is no flow 'shelf-8'",
+    ]
     _state(stream, "shelf-1", "cancelled")
     assert command("flows", "cancel", "shelf-9", "--json").json["refused"] == {"shelf-9": "there is no flow 'shelf-9'"}
     assert (
