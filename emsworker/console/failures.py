@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 Errors = Mapping[Any, Exception]
 """Of those items of a command with which something could not be done, by item."""
 
