@@ -35,6 +35,7 @@ from emsworker.extending.values import counted
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from emsworker.extending.console import Errors
     from emsworker.extending.values import PreviewDecoder
     from emsworker.flows.operating import FlowCount, FlowDetail, FlowEntry, FlowFilter, Flows, StepEntry
 
@@ -396,6 +397,7 @@ def _change(
         print_done({done.lower(): 0, "refused": {}}, f"{done} 0 flows: no id was given.", as_json)
         return
     target = ", ".join(ids) if by_id else _text_of(only)
+    errors: Errors = {}
     with stream.recording(
         f"{ask.lower()} flows" if len(ids) != 1 else f"{ask.lower()} flow", target, count_flow
     ) as database:
@@ -407,8 +409,7 @@ def _change(
             with progress(f"{ask} them", None if capped else count) as bar:
                 changed, refused = change_all(Flows(database), only, work, bar.update)
     print_done({done.lower(): changed, "refused": refused}, f"{done} {counted(changed, 'flow')}.", as_json)
-    if by_id:
-        end_with(errors)
+    end_with(errors)
     _tell_left(refused)
 
 
