@@ -145,6 +145,11 @@ class UnknownSchedule(EmsError):
     """No schedule of that name exists."""
 
 
+def unknown_schedule(name: str) -> UnknownSchedule:
+    """Return the error for a schedule that does not exist."""
+    return UnknownSchedule(f"there is no schedule {name!r}; `ems schedules list` shows those that exist")
+
+
 class UnknownReader(EmsError):
     """No position is stored for a reader of that name."""
 
