@@ -30,6 +30,7 @@ _PATIENCE_S = 15.0
 _MOST_PLACES = 1000
 _OF_SELECTED = {"requeue": "requeue dead letters", "delete": "delete dead letters"}
 _OF_ALL = {"requeue": "requeue all dead letters", "delete": "delete all dead letters"}
+_ARGUMENTS = {"args": list, "kwargs": dict}
 _OF_SCHEDULE = {
     "run": "run schedule now",
     "pause": "pause schedule",
@@ -219,7 +220,7 @@ def _add_schedule(change: Change) -> None:
     visit = change.visit
     name, task = _needed(visit, "name"), _needed(visit, "task")
     given = _given(visit, "cron", "timezone", "catch_up", "topic", "key", "tag")
-    arguments = {"args": _json(visit, "args", list) or [], "kwargs": _json(visit, "kwargs", dict) or {}}
+    arguments = {name: value for name, kind in _ARGUMENTS.items() if (value := _json(visit, name, kind)) is not None}
     with change.recorded("add schedule", name, {"task": task, "every": visit.field("every"), **given}):
         change.admin.schedules.add(name, task, every=_every(visit), **given, **arguments)
 
@@ -228,7 +229,7 @@ def _change_schedule(change: Change) -> None:
     """Change what is given of a schedule that was added at run time."""
     visit = change.visit
     name, given = _needed(visit, "name"), _given(visit, "cron", "timezone", "catch_up")
-    arguments = {"args": _json(visit, "args", list), "kwargs": _json(visit, "kwargs", dict)}
+    arguments = {name: _json(visit, name, kind) for name, kind in _ARGUMENTS.items()}
     with change.recorded("change schedule", name, {"every": visit.field("every"), **given}):
         change.admin.schedules.change(name, every=_every(visit), **given, **arguments)
 

@@ -20,7 +20,7 @@ from emsworker.tasks.schedules import Schedules
 from tests.store.test_flat_cost import SEQUENCE
 from tests.support.streams import Stream, in_threads, wait_until
 
-_LATE = "UPDATE ems_schedule SET next_at = NOW(6) - INTERVAL 90 SECOND"
+_LATE = "UPDATE ems_schedule SET next_at = '2020-01-01'"  # of the missed slots, the last is fired
 
 
 @pytest.fixture
@@ -54,16 +54,14 @@ def test_a_customer_and_its_schedule_are_created_in_one_commit(stream: Stream, s
     with shop.transaction() as tx:
         tx.execute("INSERT INTO customer VALUES (7)")
         row = shop.schedules.add("customer-7", "report", transaction=tx, expires=60, headers={"by": "ann"}, **times)
-        stream.rows(_LATE)
-        assert _fire(stream) == [], "nothing before the commit"
+        assert Admin(stream.app()).schedules.list() == [], "nothing before the commit"
     assert shop.schedules.list() == [row] and (row.origin, row.task, row.tag) == ("user", "report", "vip")
     assert timedelta(0) < row.next_at - datetime.now(UTC) < timedelta(hours=1, minutes=1)
     stream.rows(_LATE)
-    slot = stream.rows("SELECT next_at FROM ems_schedule")[0][0]
     ((body, key, tag, headers, due_at),) = _fire(stream)
     found = decode_headers(bytes(headers))
     assert (bytes(body), bytes(key), bytes(tag)) == (b'[[7],{"kind":"week"}]', b"c7", b"vip")
-    assert slot - due_at <= timedelta(hours=1) and found["by"] == "ann" and found["ems-task"] == "report"
+    assert (found["by"], found["ems-task"], found["ems-slot"]) == ("ann", "report", f"{due_at.isoformat()}+00:00")
     assert datetime.fromisoformat(found["ems-expires"]) - datetime.fromisoformat(found["ems-slot"]) == timedelta(
         seconds=60
     )
@@ -75,7 +73,8 @@ def test_it_takes_any_connection_and_two_may_add_neighbours(stream: Stream, shop
     one, two = stream.other(), stream.other()
     for number, connection in enumerate((one, two)):
         with connection.cursor() as cursor:
-            cursor.execute("SET SESSION time_zone = '+09:00', SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("SET SESSION time_zone = '+09:00'")
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             cursor.execute("SELECT COUNT(*) FROM ems_schedule")
         shop.schedules.add(f"n-{number}", "report", "0 0 * * *", args=[number], transaction=connection)
     for number, connection in enumerate((one, two)):
@@ -104,10 +103,13 @@ def test_a_change_holds_from_the_next_slot_on(stream: Stream, shop: Ems) -> None
     stream.rows(_LATE)
     assert _fire(stream) == [], "it is paused"
     assert kept.resume("s").next_at > datetime.now(UTC) and _fire(stream) == [], "what passed meanwhile is left out"
-    assert kept.change("s", catch_up="all").next_at == kept.list()[0].next_at
     stream.rows(_LATE)
-    assert set(_bodies(stream)) == {b"[[4],{}]"}
+    assert _bodies(stream) == [b"[[4],{}]"]
+    kept.change("s", catch_up="none")
     stream.rows("DELETE FROM ems_outbox")
+    stream.rows(_LATE)
+    assert _fire(stream) == [], "all of them are too late"
+    stream.rows(_LATE)
     kept.delete("s")
     assert _fire(stream) == [] and kept.list() == []
     for use in (kept.pause, kept.resume, kept.delete, kept.change):
@@ -119,14 +121,12 @@ def test_a_beat_waits_for_no_user_and_fires_nothing_that_is_deleted(stream: Stre
     """A user's open transaction holds up its own schedule only; its end decides about the slot."""
     for name in ("gone", "kept", "other"):
         shop.schedules.add(name, "report", every=3600.0, args=[name])
+    stream.rows(_LATE)
     user = stream.other()
     shop.schedules.delete("gone", transaction=user)
     shop.schedules.change("kept", args=["new"], transaction=user)
-    user.cursor().execute("SELECT 1")
-    stream.rows(_LATE + " WHERE name = 'other'")
     assert _bodies(stream) == [b'[["other"],{}]']
     user.commit()
-    stream.rows(_LATE + " WHERE name <> 'other'")
     assert sorted(_bodies(stream)) == [b'[["new"],{}]', b'[["other"],{}]']
 
 
