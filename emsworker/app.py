@@ -38,7 +38,7 @@ from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
-from emsworker.tasks.schedules import Schedules
+from emsworker.tasks.schedules import AppSchedules
 from emsworker.tasks.task import (
     CoroutineTask,
     GivenTask,
@@ -661,9 +661,9 @@ class Ems:
         return Once(keys, key, **options)
 
     @property
-    def schedules(self) -> Schedules:
-        """The schedules that users create, change, pause and delete at run time; see :class:`Schedules`."""
-        return Schedules(self)
+    def schedules(self) -> AppSchedules:
+        """The schedules that users create, change, pause and delete at run time; see :class:`AppSchedules`."""
+        return AppSchedules(self)
 
     # -- where messages are kept ---------------------------------------------------------------------------------------
 

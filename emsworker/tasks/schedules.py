@@ -33,7 +33,7 @@ _LIMIT = whole(1, 10_000)
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """Options of a schedule's calls, for type checkers; see :meth:`Schedules.add`."""
+    """Options of a schedule's calls, for type checkers; see :meth:`AppSchedules.add`."""
 
     topic: str | None
     key: str | bytes | None
@@ -44,7 +44,7 @@ class ScheduleOptions(TypedDict, total=False):
     priority: int | None
 
 
-class App(Protocol):
+class SchedulingApp(Protocol):
     """The app whose tasks are called."""
 
     settings: Settings
@@ -142,7 +142,7 @@ def change_arguments(
     return replace(one, body=body, headers=encode_headers({**headers, **codec}))
 
 
-class Schedules:
+class AppSchedules:
     """Schedules of users: each calls a task at set times, until it is paused or deleted.
 
     Changes hold from the next slot on: the beat has fired a slot before the change, or fires it as changed. Those that
@@ -152,7 +152,7 @@ class Schedules:
         app: whose tasks are called.
     """
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: SchedulingApp) -> None:
         self._app = app
 
     def add(

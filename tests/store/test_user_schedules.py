@@ -16,7 +16,7 @@ from emsworker.core.errors import ConfigError, UnknownSchedule, WrongArguments
 from emsworker.store.cluster import schedules
 from emsworker.store.engine.session import Session
 from emsworker.tasks.periodic import declare_schedules
-from emsworker.tasks.schedules import Schedules
+from emsworker.tasks.schedules import AppSchedules
 from tests.store.test_flat_cost import SEQUENCE
 from tests.support.streams import Stream, in_threads, wait_until
 
@@ -243,7 +243,7 @@ def test_ten_thousand_are_flat(stream: Stream, shop: Ems) -> None:
         rows = read(lambda given=given, found=found: found.extend(schedules.list_schedules(stream.session, **given)))  # type: ignore[misc]
         assert (len(found), rows < 100) == (count, True), (given, rows)
     names: list[str] = []
-    while page := Schedules(shop).list(prefix="c-", after=names[-1] if names else "", limit=4000):
+    while page := AppSchedules(shop).list(prefix="c-", after=names[-1] if names else "", limit=4000):
         names += [row.name for row in page]
     assert len(names) == 10_000 and names == sorted(names)
     stream.rows(_LATE + " WHERE name < 'c-01500'")
