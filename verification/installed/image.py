@@ -91,8 +91,9 @@ class Image:
         placed = re.sub(r"(?<![\w.])(?=/(?:opt|wheels)\b)", str(self.root), self._filled(text))
         tools = self.root / "tools"
         tools.mkdir(exist_ok=True)
-        (tools / "python").symlink_to(self.python)
-        (tools / "pip").symlink_to(Path(sys.executable).parent / "pip")
+        for name, command in {"python": str(self.python), "pip": f"{sys.executable} -m pip"}.items():
+            (tools / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (tools / name).chmod(0o755)
         path = os.pathsep.join((str(tools), os.environ["PATH"]))
         run(["bash", "-euc", placed], {"PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
 
