@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -101,7 +101,7 @@ def _prepare(url: str, orders: int) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with _connect(url) as ledger, ledger.cursor() as cursor:
         cursor.execute("CREATE TABLE ledger (id INT, worker CHAR(1), at DATETIME(6))")
-    with Ems("shop", url=url) as app:
+    with closing(Ems("shop", url=url)) as app:
         Admin(app).create_topic("orders", partitions=4)
         Admin(app).create_group("orders", "ledger")
         app.send_many("orders", range(orders))
