@@ -77,6 +77,8 @@ def _link_commands(python: Path) -> None:
         if first.startswith(b"#!") and b"python" in first:
             copy.write_bytes(b"#!%s\n%s" % (bytes(python), rest))
             copy.chmod(0o755)
+        elif first.startswith(b"\x7fELF"):  # a program that needs no Python, such as hadolint
+            copy.symlink_to(script)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import tempfile
 from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from verification.installed import packages
 from verification.installed.packages import ROOT, run
@@ -43,12 +44,10 @@ class Checkout:
     @classmethod
     def here(cls, root: Path = ROOT) -> Checkout:
         """Read the checkout in a folder."""
-        config = ConfigParser()
-        config.read(root / "setup.cfg")
         changes = _git(root, "status", "--porcelain").splitlines()
         tags = {*_git(root, "tag").split()} - {*_git(root, "tag", "--points-at", "HEAD").split()}
         changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
-        return cls(tuple(changes), config["metadata"]["version"], _told(root), changelog, frozenset(tags))
+        return cls(tuple(changes), _config(root)["metadata"]["version"], _told(root), changelog, frozenset(tags))
 
     @property
     def tag(self) -> str:
@@ -73,6 +72,12 @@ class Checkout:
             found["version"].strip("[]") == self.version and found["date"] and found["text"].strip()
             for found in _SECTION.finditer(self.changelog)
         )
+
+
+def _config(root: Path) -> ConfigParser:
+    config = ConfigParser()
+    config.read(root / "setup.cfg")
+    return config
 
 
 def _git(root: Path, *arguments: str) -> str:
@@ -108,15 +113,25 @@ def _write_bill(bill: Path, python: Path, version: str) -> None:
     """Write what the environment holds as CycloneDX, with this package as its subject; the tool checks the form."""
     with tempfile.TemporaryDirectory() as name:
         subject = Path(name) / "pyproject.toml"
-        subject.write_text(f'[project]\nname = "{_NAME}"\nversion = "{version}"\nlicense = "Apache-2.0"\n')
+        # A list of JSON is one of TOML.
+        wanted = json.dumps(_config(ROOT)["options"]["install_requires"].split())
+        subject.write_text(
+            f'[project]\nname = "{_NAME}"\nversion = "{version}"\nlicense = "Apache-2.0"\ndependencies = {wanted}\n'
+        )
         options = ["--mc-type", "library", "--output-reproducible", "--pyproject", str(subject)]
         run(
             [sys.executable, "-m", "cyclonedx_py", "environment", *options, "--output-file", str(bill), str(python)],
             {"SOURCE_DATE_EPOCH": str(packages.committed_at())},
         )
-    named = {one["name"].lower() for one in json.loads(bill.read_text())["components"]}
-    if missing := {"click", "kombu", "pymysql", "redis"} - named:
+    if missing := {"click", "kombu", "pymysql", "redis"} - _needed(json.loads(bill.read_text())):
         raise SystemExit(f"{bill.name} lacks {', '.join(sorted(missing))}; is the wheel installed in {python}?")
+
+
+def _needed(bill: dict[str, Any]) -> set[str]:
+    """The names of what the subject of a bill of materials needs itself."""
+    names = {one["bom-ref"]: one["name"].lower() for one in bill["components"]}
+    subject = bill["metadata"]["component"]["bom-ref"]
+    return {names[ref] for one in bill["dependencies"] if one["ref"] == subject for ref in one.get("dependsOn", ())}
 
 
 def release(*, tag: bool) -> None:
