@@ -502,8 +502,8 @@ class Ems:
         task = self.registry.find_task(check_name("task", name), options.get("topic"), group)
         if task is not None:
             return task.apply_async(args, kwargs, **options)
-        transaction, expires, task_id = (options.pop(one, None) for one in ("transaction", "expires", "task_id"))
-        topic = options.pop("topic", None) or self.settings.topic
+        transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
+        expires, task_id = options.pop("expires", None), options.pop("task_id", None)
         place = CallPlace(name, topic, check_name("group", group or self.settings.group))
         call = prepare_call(self, place, call_body(name, args, kwargs), expires, task_id, options)
         return self.send_prepared(call, transaction)

@@ -88,6 +88,30 @@ class App(Protocol):
         """Send many messages from a coroutine."""
         ...
 
+    def send_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Receipt[Any]:
+        """Send a call of a task by its name."""
+        ...
+
+    async def asend_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Receipt[Any]:
+        """Send a call of a task by its name, from a coroutine."""
+        ...
+
     async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
         """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
         ...

@@ -95,10 +95,9 @@ def test_ctrl_c_in_a_debugger_gives_the_message_back_and_kill_9_does_too(ems: Em
         assert solo.end() == 0, solo.text
         assert solo.mode() == before
     assert renewed_at(url) == [] and rows(url, "SELECT COUNT(*) FROM ems_leader") == [(0,)]
-    with terminal(ems, "worker", "-A", "work", "--solo", program=PROGRAM, EMS_LEASE_S="120") as solo:
+    with terminal(ems, "worker", "-A", "work", "--solo", program=PROGRAM) as solo:
         solo.wait("(Pdb)")
         solo.process.kill()
-        solo.process.wait()
         wait_for(lambda: renewed_at(url) == [], lambda: renewed_at(url))  # the keeper ends the lease
     with terminal(ems, "worker", "-A", "work", "--solo", program=PROGRAM, PYTHONBREAKPOINT="0") as solo:
         wait_for(lambda: effects(ems) == ["1 MainThread"], lambda: solo.text)
