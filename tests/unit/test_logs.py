@@ -119,7 +119,8 @@ def test_a_handlers_own_lines_name_its_message(lines: io.StringIO) -> None:
 
 def test_text_begins_with_what_runs(lines: io.StringIO) -> None:
     app, log = Ems("shop"), logging.getLogger("mine")
-    logging.getLogger().handlers[-1].setFormatter(TextFormatter())
+    (handler,) = (one for one in logging.getLogger().handlers if getattr(one, "stream", None) is lines)
+    handler.setFormatter(TextFormatter())
 
     @app.task(name="plain", max_attempts=2, ladder="1s")
     def plain() -> None:
