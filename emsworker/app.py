@@ -41,7 +41,7 @@ from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
 from emsworker.tasks.task import (
     CALLED_WITH,
     CallOptions,
-    CallPlace,
+    CallTarget,
     CoroutineTask,
     GivenTask,
     Subscription,
@@ -504,8 +504,8 @@ class Ems:
             return task.apply_async(args, kwargs, **options)
         transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
         expires, task_id = options.pop("expires", None), options.pop("task_id", None)
-        place = CallPlace(name, topic, check_name("group", group or self.settings.group))
-        call = prepare_call(self, place, call_body(name, args, kwargs), expires, task_id, options)
+        target = CallTarget(name, topic, check_name("group", group or self.settings.group))
+        call = prepare_call(self, target, call_body(name, args, kwargs), expires, task_id, options)
         return self.send_prepared(call, transaction)
 
     async def asend_task(

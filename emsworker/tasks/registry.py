@@ -92,9 +92,7 @@ class Registry:
         ]
         if len(found) > 1:
             places = ", ".join(f"{task.topic}/{task.group}" for task in found)
-            raise ConfigError(
-                [Problem("task", name, f"is declared in {places}; choose by topic= and group=")]
-            )
+            raise ConfigError([Problem("task", name, f"is declared in {places}; choose by topic= and group=")])
         return found[0] if found else None
 
     def add_subscription(

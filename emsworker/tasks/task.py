@@ -446,8 +446,8 @@ class Task(Handler, Generic[P, R]):
         body = call_body(self.name, args, kwargs)
         self.check_call(*body)
         options.setdefault("priority", self.options.priority)
-        place = CallPlace(self.name, topic or self.topic, self.group)
-        return prepare_call(self.app, place, body, expires, task_id, options)
+        target = CallTarget(self.name, topic or self.topic, self.group)
+        return prepare_call(self.app, target, body, expires, task_id, options)
 
     @overload
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
@@ -615,8 +615,8 @@ def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class CallPlace:
-    """The address of a call: its task's name, and the topic and group that run it."""
+class CallTarget:
+    """The target of a call: its task's name, and the topic and group that run it."""
 
     task: str
     topic: str
@@ -625,7 +625,7 @@ class CallPlace:
 
 def prepare_call(
     app: App,
-    place: CallPlace,
+    target: CallTarget,
     body: list[Any],
     expires: float | datetime | None,
     task_id: str | None,
@@ -636,14 +636,14 @@ def prepare_call(
     Args:
         body: made by :func:`call_body`.
     """
-    headers = {TASK_HEADER: place.task, GROUP_HEADER: place.group}
+    headers = {TASK_HEADER: target.task, GROUP_HEADER: target.group}
     if given := options.pop("headers", None):
         refuse_reserved(given)
-        headers = Outgoing(place.topic, None, headers=given).headers | headers
+        headers = Outgoing(target.topic, None, headers=given).headers | headers
     if expires is not None:
         headers[EXPIRES_HEADER] = app.server_time(_checked_expiry(expires)).isoformat()
     wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
-    return Outgoing(place.topic, body, **wanted)
+    return Outgoing(target.topic, body, **wanted)
 
 
 def _checked_expiry(expires: Any) -> float | datetime:

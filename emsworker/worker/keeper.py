@@ -33,7 +33,7 @@ _CALL_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptLeases:
     """The process whose leases are kept.
 
     Args:
@@ -65,7 +65,7 @@ class Keeper:
             spec: of the calling process.
             url: of the server on which its clients are registered.
         """
-        kept = Kept(
+        kept = KeptLeases(
             os.getpid(),
             spec.process_id,
             url,
@@ -92,7 +92,7 @@ class Keeper:
         self._process.wait()
 
 
-def keep(kept: Kept) -> None:
+def keep(kept: KeptLeases) -> None:
     """Renew the leases of a process until it ends, then delete them."""
     database = Database(kept.url, kept.connect_timeout_s, _CALL_TIMEOUT_S)
     trouble, due = Trouble(log), 0.0
@@ -112,6 +112,6 @@ def keep(kept: Kept) -> None:
 
 if __name__ == "__main__":
     claim_role("worker")
-    told = Kept(**json.loads(read_scratch(int(sys.argv[1]))))
+    told = KeptLeases(**json.loads(read_scratch(int(sys.argv[1]))))
     configure_logging(told.log_level, told.log_format)
     keep(told)

@@ -88,7 +88,7 @@ def test_a_call_by_name_needs_no_declaration() -> None:
         assert (near["ems-task"], near["ems-group"]) == ("far.away", "workers")
         with pytest.raises(WrongArguments, match="'add' cannot be called with these arguments"):
             app.send_task("add", (1,))
-        with pytest.raises(WrongArguments, match="args of task 'far.away' is a str"):
+        with pytest.raises(WrongArguments, match=r"args of task 'far\.away' is a str"):
             app.send_task("far.away", "1")
         with pytest.raises(ConfigError, match=r"kee.*send_task\(\) has no such option; did you mean 'key'"):
             app.send_task("add", (1, 2), kee="ada")  # type: ignore[call-arg]
