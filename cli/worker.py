@@ -293,7 +293,7 @@ def _run_solo(ctx: click.Context, stream: OpenStream, spec: ChildSpec, facts: Ap
         raise click.UsageError(f"--solo consumes from one server; choose it with --server ({', '.join(databases)}).")
     (server,) = databases
     spec = replace(spec, process_id=uuid.uuid4().hex, server=server, max_tasks=0, max_memory_mib=0)
-    log_worker(spec, facts, stream.settings, 1, with_beat=not no_beat)
+    log_worker(spec, facts, stream.settings, 1, with_beat=not no_beat, solo=True)
     beats = None if no_beat else Beats(databases, stream.settings, lambda name, error: solo.request_stop())
     ready = f"Ready: {facts.name} alone in process {os.getpid()} {_work_of(facts, spec)}."
     solo = Solo(spec, beats, lambda: _announce(spec.log_format, ready))
