@@ -4,8 +4,8 @@ It is made for debuggers. A message may be looked at for as long as it takes, be
 
 - Handlers have no time limits, and a claim's deadline is a year away.
 - The lease is renewed by a thread, which goes on while the main thread waits at a prompt.
-- A debugger that stops all threads stops that one, too. Then the keeper renews the lease, a process of its own that
-  ends with this one (:mod:`emsworker.worker.keeper`).
+- A debugger that stops all threads stops that one, too. Then the renewer renews the lease, a process of its own that
+  ends with this one (:mod:`emsworker.worker.renewer`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from emsworker.core.process.signals import leave_at_once
 from emsworker.worker.child import Child
 from emsworker.worker.child_spec import FAILED, ChildSpec
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
-from emsworker.worker.keeper import Keeper
+from emsworker.worker.renewer import RenewerProcess
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Solo(Child):
     def __init__(self, spec: ChildSpec, beats: Beats | None, on_ready: Callable[[], None]) -> None:
         super().__init__(spec)
         self._beats, self._on_ready = beats, on_ready
-        self._keeper: Keeper | None = None
+        self._renewer: RenewerProcess | None = None
         self._terminal = _terminal_mode()
         self._ended = False
         self.restarts = False
@@ -98,7 +98,7 @@ class Solo(Child):
             thread.start()
         if self._beats is not None:
             self._beats.start()
-        self._keeper = Keeper.start(self._spec, self._context.settings, self._context.broker.url)
+        self._renewer = RenewerProcess.start(self._spec, self._context.settings, self._context.broker.url)
         self._on_ready()
 
     def _wait(self) -> None:
@@ -130,8 +130,8 @@ class Solo(Child):
 
     def _release(self) -> None:
         """End what does not end with the threads of this process."""
-        if self._keeper is not None:
-            self._keeper.stop()
+        if self._renewer is not None:
+            self._renewer.stop()
         if self._beats is not None:
             self._beats.stop()
 

@@ -98,7 +98,7 @@ def test_ctrl_c_in_a_debugger_gives_the_message_back_and_kill_9_does_too(ems: Em
     with terminal(ems, "worker", "-A", "work", "--solo", program=PROGRAM) as solo:
         solo.wait("(Pdb)")
         solo.process.kill()
-        wait_for(lambda: renewed_at(url) == [], lambda: renewed_at(url))  # the keeper ends the lease
+        wait_for(lambda: renewed_at(url) == [], lambda: renewed_at(url))  # the renewer ends the lease
     with terminal(ems, "worker", "-A", "work", "--solo", program=PROGRAM, PYTHONBREAKPOINT="0") as solo:
         wait_for(lambda: effects(ems) == ["1 MainThread"], lambda: solo.text)
         solo.press("\x03")  # nothing runs
@@ -129,13 +129,13 @@ def test_a_change_starts_it_anew_in_the_same_process(ems: Ems) -> None:
         assert all(f"in process {solo.process.pid} " in line for line in ready), ready
         ems.ok("send", "default", "[1]", "--task", "wait")
         wait_for(lambda: effects(ems) == ["new 1 MainThread"], solo.tell)
-        assert keepers_of(solo.process.pid) == 1
+        assert renewers_of(solo.process.pid) == 1
         assert solo.stop() == 0
 
 
-def keepers_of(pid: int) -> int:
+def renewers_of(pid: int) -> int:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum("emsworker.worker.keeper" in Path(f"/proc/{child}/cmdline").read_text() for child in children)
+    return sum("emsworker.worker.renewer" in Path(f"/proc/{child}/cmdline").read_text() for child in children)
 
 
 @pytest.mark.parametrize("option", ["--processes", "--threads", "--max-tasks-per-child"])

@@ -10,7 +10,7 @@ UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(leas
 WHERE client_id IN %(client_ids)s AND expires_at > NOW(6)
 
 -- name: renew_process
--- By the keeper of a worker in a debugger, which may have stopped the threads that know the ids of its clients.
+-- By the renewer of a worker in a debugger, which may have stopped the threads that know the ids of its clients.
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
 WHERE process_id = %(process_id)s AND expires_at > NOW(6)
 

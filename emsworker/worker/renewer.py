@@ -1,4 +1,4 @@
-"""The keeper of a solo worker: a process that renews its leases while a debugger has stopped all of its threads.
+"""The renewer of a solo worker: a process that renews its leases while a debugger has stopped all of its threads.
 
 It lives as long as its parent: when that dies, it ends the leases at once, so that recovery need not wait for them.
 """
@@ -26,15 +26,15 @@ from emsworker.store import Database
 from emsworker.store.cluster import clients
 from emsworker.worker.child_spec import ChildSpec
 
-log = logging.getLogger("emsworker.worker.keeper")  # it runs as __main__
+log = logging.getLogger("emsworker.worker.renewer")  # it runs as __main__
 
 _LOOK_S = 0.2
 _CALL_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
-class KeptLeases:
-    """The process whose leases are kept.
+class RenewerSpec:
+    """The process whose leases are renewed.
 
     Args:
         parent: its process id.
@@ -51,21 +51,21 @@ class KeptLeases:
     log_format: str
 
 
-class Keeper:
-    """The keeper, as its parent sees it."""
+class RenewerProcess:
+    """The renewer, as its parent sees it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     @classmethod
-    def start(cls, spec: ChildSpec, settings: Settings, url: str) -> Keeper:
-        """Start a keeper of the calling process.
+    def start(cls, spec: ChildSpec, settings: Settings, url: str) -> RenewerProcess:
+        """Start a renewer of the calling process.
 
         Args:
             spec: of the calling process.
             url: of the server on which its clients are registered.
         """
-        kept = KeptLeases(
+        order = RenewerSpec(
             os.getpid(),
             spec.process_id,
             url,
@@ -75,10 +75,10 @@ class Keeper:
             spec.log_level,
             spec.log_format,
         )
-        with open_scratch(json.dumps(asdict(kept))) as told:
+        with open_scratch(json.dumps(asdict(order))) as told:
             # A session of its own: Ctrl-C and the end of the terminal are for the worker alone.
             process = subprocess.Popen(
-                [sys.executable, "-m", "emsworker.worker.keeper", str(told.fileno())],
+                [sys.executable, "-m", "emsworker.worker.renewer", str(told.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[told.fileno()],
@@ -92,26 +92,26 @@ class Keeper:
         self._process.wait()
 
 
-def keep(kept: KeptLeases) -> None:
+def renew_until_end(spec: RenewerSpec) -> None:
     """Renew the leases of a process until it ends, then delete them."""
-    database = Database(kept.url, kept.connect_timeout_s, _CALL_TIMEOUT_S)
+    database = Database(spec.url, spec.connect_timeout_s, _CALL_TIMEOUT_S)
     trouble, due = Trouble(log), 0.0
-    while os.getppid() == kept.parent:
+    while os.getppid() == spec.parent:
         if ticks() >= due:
-            due = ticks() + kept.renew_s
+            due = ticks() + spec.renew_s
             try:
-                database.call(partial(clients.renew_process, process_id=kept.process_id, lease_s=kept.lease_s))
+                database.call(partial(clients.renew_process, process_id=spec.process_id, lease_s=spec.lease_s))
             except (StoreError, EmsError) as error:
-                trouble.note("cannot keep the leases of a solo worker", error)
+                trouble.note("cannot renew the leases of a solo worker", error)
             else:
-                trouble.over("the leases of a solo worker are kept")
+                trouble.over("the leases of a solo worker are renewed")
         time.sleep(_LOOK_S)
     with best_effort(log, "could not end the leases of a solo worker; they run out by themselves"):
-        database.call(partial(clients.delete_process, process_id=kept.process_id))
+        database.call(partial(clients.delete_process, process_id=spec.process_id))
 
 
 if __name__ == "__main__":
     claim_role("worker")
-    told = KeptLeases(**json.loads(read_scratch(int(sys.argv[1]))))
-    configure_logging(told.log_level, told.log_format)
-    keep(told)
+    spec = RenewerSpec(**json.loads(read_scratch(int(sys.argv[1]))))
+    configure_logging(spec.log_level, spec.log_format)
+    renew_until_end(spec)
