@@ -76,6 +76,18 @@ class EventLoop:
             return self._loop
 
 
+class CallersLoop(EventLoop):
+    """An event loop of the only thread that runs coroutines, so that a debugger meets them there."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, in the calling thread."""
+        if self._loop is None:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(coroutine)
+
+
 class CoroutineRun(ThreadRun):
     """The run of a coroutine, with limits of its own, which are timers of the event loop.
 

@@ -62,7 +62,8 @@ class Executor:
         self.may_go_on = context.may_go_on
         self._lanes = Lanes(context, self._handler, self._run_in_lane)
         # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
-        self._one_by_one = any(handler.options.transactional for handler in context.route.handlers)
+        is_transactional = any(handler.options.transactional for handler in context.route.handlers)
+        self._one_by_one = is_transactional or not context.lanes
 
     def begin(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> ClaimRun:
         """Return the run of a claim, in lanes if its messages run in order by key; see :class:`ClaimRun`."""
