@@ -45,7 +45,7 @@ def cancel_target(topic: str, message_id: str) -> str:
 
 def count_cancelled(result: object) -> int:
     """Return 1 if a cancellation changed anything."""
-    return int(result in (Cancelled.DELAYED, Cancelled.WAITING))
+    return int(result in (Cancelled.DELAYED, Cancelled.WAITING, Cancelled.RUNNING))
 
 
 class Audit:
