@@ -66,23 +66,22 @@ def test_running_messages_are_interrupted(stream: Stream) -> None:
     until(lambda: not stream.rows("SELECT * FROM ems_cancel"), 10, "nobody need learn of them any more")
 
 
-@pytest.mark.parametrize("topic", ["lined", "keyed"])
-def test_what_waits_behind_in_the_same_claim_does_not_run(one_stream: Stream, topic: str) -> None:
-    stream = one_stream
-    sent = [stream.app.send(topic, {"n": n}, key="k") for n in range(3)]
-    stream.worker(_APP, topics=[topic], processes=1, threads=1)
-    until(lambda: stream.record.numbers("begin"), 20, stream.logs())
-    assert stream.app.cancel(sent[1]) and stream.app.cancel(sent[0])
-    stream.wait_ended([2])
+def test_what_waits_behind_in_the_same_claim_does_not_run(one_stream: Stream) -> None:
+    stream, topics = one_stream, ["lined", "keyed"]
+    sent = [[stream.app.send(topic, {"n": n}, key="k") for n in range(3)] for topic in topics]
+    stream.worker(_APP, topics=topics, processes=1, threads=2)
+    until(lambda: len(stream.record.numbers("begin")) == 2, 20, stream.logs())
+    assert all(stream.app.cancel(receipts[n]) for n in (1, 0) for receipts in sent)
+    until(lambda: stream.record.numbers() == [2, 2], 20, stream.logs())
     stream.wait_settled()
-    assert stream.record.numbers() == [2]
+    assert stream.record.numbers() == [2, 2]
 
 
 def test_nothing_runs_after_a_confirmed_cancel_whatever_dies(one_stream: Stream) -> None:
     """Half of the calls are cancelled at any time while processes are killed; the others end, and none is lost."""
     stream, choose = one_stream, random.Random(5)
     (tick,) = _tasks(stream, app.tick)
-    calls = tick.delay_many([(n,) for n in range(60)])
+    calls = tick.delay_many([(n,) for n in range(40)])
     worker = stream.worker(
         _APP,
         topics=["ticks"],
@@ -90,7 +89,7 @@ def test_nothing_runs_after_a_confirmed_cancel_whatever_dies(one_stream: Stream)
         threads=4,
         settings={"beat_s": 0.2, "lease_s": 2.0, "renew_s": 0.5, "lease_margin_s": 0.5},
     )
-    victims = choose.sample(range(60), 30)
+    victims = choose.sample(range(40), 20)
     results = [stream.app.result(call) for call in calls]
     confirmed: dict[int, float] = {}
 
@@ -105,11 +104,12 @@ def test_nothing_runs_after_a_confirmed_cancel_whatever_dies(one_stream: Stream)
         assert stream.app.cancel(calls[victim]) or results[victim].status == "done"
         look()
         if number % 8 == 4:
+            until(lambda: len(worker.children()) == 2, 20, "the one that was killed before has its successor")
             kill(choose.choice(worker.children()), signal.SIGKILL)
     until(look, 40, stream.logs())
     stream.wait_settled(30)
     after = [one for one in stream.record.events("tick") if one["at"] > confirmed.get(one["n"], one["at"])]
     assert after == []
-    assert len(confirmed) > 10, "most were cancelled in time"
-    assert {n for n in range(60) if results[n].status == "done"} == set(range(60)) - set(confirmed)
+    assert len(confirmed) > 8, "most were cancelled in time"
+    assert {n for n in range(40) if results[n].status == "done"} == set(range(40)) - set(confirmed)
     assert stream.rows("SELECT * FROM ems_dead") == []

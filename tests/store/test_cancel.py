@@ -157,7 +157,7 @@ def test_a_client_that_has_it_is_asked_and_the_result_tells_when_nothing_runs_an
     assert app.result(receipts[3]).status == "cancelled", "no client has it, and none will"
     found = claims.find_work(stream.session, [group.id, other.id])
     assert found.cancelled == {(group.id, 0, 1)}
-    assert result.status == "pending" and app.result(receipts[0].id, group="b").status == "cancelled"
+    assert result.status == "pending" and app.result(receipts[0], group="b").status == "cancelled"
     assert sweep(stream.session, 10) == 0
     flush(stream.session, flush_of(claim, topic, 1, failures=[cancelled(1)]))
     assert result.status == "cancelled" and result.cancelled and app.result(receipts[1]).status == "pending"

@@ -235,9 +235,9 @@ class MemoryBroker:
             return False
         self.log.cancel(kept)
         self.kept_results.put(ResultRow(kept.new.uid, None, ttl_s=_KEPT_S, cancelled=True))
-        self._on_cancel(kept)
         for state in self._groups_of(kept.topic):
             state.cancel(kept, self.now())
+        self._on_cancel(kept)  # last: it may be the message of this thread
         return True
 
     def requeue(self, uid: bytes) -> bool:
