@@ -149,7 +149,7 @@ class WorkerClaims(HeldClaims[ClaimRun]):
         if is_charged and ended.failure is not None and ended.error is not None:
             claim_run.attempts.log_failure(ended.message, watch.options, ended.failure, ended.error)
         elif ended.failure is not None:
-            log.error("what hangs is at\n%s", ended.failure.error)
+            log.error("the stack of what hangs:%s", "\n" + ended.failure.error)
         self._on_hang(_hang_text(claim_run, watch, ended.message, ended.ran_s))
 
     def _timed_out(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Ended:

@@ -9,7 +9,7 @@ from emsworker.core.errors import unknown_message
 from emsworker.core.ids import parse_uid
 from emsworker.core.model import Topic
 from emsworker.store.engine.database import Database
-from emsworker.store.groups.cancel import Cancelled, cancel
+from emsworker.store.groups.cancel import StateAtCancel, cancel
 from emsworker.store.topics import list_topics
 
 Notify = Callable[[Iterable[int]], object]
@@ -17,7 +17,7 @@ Notify = Callable[[Iterable[int]], object]
 
 def cancel_message(
     database: Database, topics: Iterable[Topic], message_id: str, notify: Notify = lambda topic_ids: None
-) -> Cancelled:
+) -> StateAtCancel:
     """Cancel a message in the first of these topics that has it.
 
     Args:
@@ -31,7 +31,7 @@ def cancel_message(
     names = []
     for topic in topics:
         found = database.call(partial(cancel, topic_id=topic.id, uid=uid))
-        if found is Cancelled.RUNNING:
+        if found is StateAtCancel.RUNNING:
             notify([topic.id])
         if found is not None:
             return found
@@ -42,4 +42,4 @@ def cancel_message(
 def cancel_sent(database: Database, message_id: str, topic: str | None, notify: Notify) -> bool:
     """Cancel a message that was sent; see :meth:`Ems.cancel`."""
     topics = [one for one in database.call(list_topics) if topic in (None, one.name)]
-    return cancel_message(database, topics, message_id, notify) is not Cancelled.FINISHED
+    return cancel_message(database, topics, message_id, notify) is not StateAtCancel.FINISHED

@@ -384,7 +384,7 @@ class BroadcastReader(Runnable):
         watch.send_soft_limit(now)
         if now - since > watch.time_limit_s:
             if stack := stacks.of_thread(watch.thread_id):
-                log.error("what hangs is at\n%s", "".join(traceback.format_list(list(stack))).rstrip())
+                log.error("the stack of what hangs:%s", "\n" + "".join(traceback.format_list(list(stack))).rstrip())
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
                 f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {watch.time_limit_s:g} s "

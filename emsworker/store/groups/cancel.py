@@ -30,7 +30,7 @@ _KEPT_S = 86_400  # for which whoever waits for the result can be told
 Progress = Callable[[int], None]
 
 
-class Cancelled(StrEnum):
+class StateAtCancel(StrEnum):
     """The state of a message when it was cancelled."""
 
     DELAYED = "delayed"
@@ -49,7 +49,7 @@ class Purged:
     retries: int
 
 
-def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
+def cancel(session: Session, topic_id: int, uid: bytes) -> StateAtCancel | None:
     """Cancel a message of a topic; return ``None`` if it does not exist.
 
     A message that every group has finished stays as it is. One that a client has is ``RUNNING``: it may run until that
@@ -57,28 +57,28 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
     """
     place: dict[str, Any] = {"topic_id": topic_id}
 
-    def work(session: Session) -> Cancelled | None:
+    def work(session: Session) -> StateAtCancel | None:
         args: dict[str, Any] = {"topic_id": topic_id, "uid": uid, "kept_s": _KEPT_S}
         if session.execute(_SQL.delete_outbox, args).affected:
             session.execute(_SQL.insert_result, args)
-            return Cancelled.DELAYED
+            return StateAtCancel.DELAYED
         rows = session.rows(_SQL.lock_message, args)
         if not rows:
             return None
         partition, offset, kind, key = rows[0]
         place.update(partition=partition, offset=offset)
         if kind == "cancelled":
-            return Cancelled.BEFORE
+            return StateAtCancel.BEFORE
         if not is_unfinished(session, topic_id, uid):
-            return Cancelled.FINISHED
+            return StateAtCancel.FINISHED
         session.execute(_SQL.cancel_message, place)
         session.execute(_SQL.insert_result, args)
         _drop_retries(session, place, key)
-        return Cancelled.WAITING
+        return StateAtCancel.WAITING
 
     was = session.transaction(work)
-    if was in (Cancelled.WAITING, Cancelled.BEFORE) and _ask_holders(session, place):
-        return Cancelled.RUNNING
+    if was in (StateAtCancel.WAITING, StateAtCancel.BEFORE) and _ask_holders(session, place):
+        return StateAtCancel.RUNNING
     return was
 
 
