@@ -654,10 +654,12 @@ class Ems:
         return in_utc(when) if isinstance(when, datetime) else self.broker.now() + timedelta(seconds=when)
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
-        """Cancel a message that was not run yet, so that groups no longer run it.
+        """Cancel a message, so that groups no longer run it.
 
-        Attempts that have begun go on, and a worker that has read the message may still begin one. The answer is
-        false if every group has finished it.
+        One that a worker runs is interrupted within about a second: a coroutine gets CancelledError, a thread
+        RunCancelled at its next line, or only the flag ``run.cancelled`` (``on_cancel="flag"``); its transaction is
+        rolled back. Its result is ``cancelled`` when nothing of it runs any more. The answer is false if every group
+        has finished the message.
 
         Args:
             message: its id or receipt.

@@ -129,7 +129,7 @@ class App(Protocol):
         ...
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
-        """Cancel a message that was not run yet."""
+        """Cancel a message; see :meth:`Ems.cancel`."""
         ...
 
     @overload
@@ -243,6 +243,11 @@ class Request:
         """Seconds until the first of its limits; see :attr:`Run.time_left`."""
         return self.run.time_left
 
+    @property
+    def cancelled(self) -> bool:
+        """True if the message was cancelled; see :attr:`Run.cancelled`."""
+        return self.run.cancelled
+
     def extend(self, seconds: float) -> None:
         """Ask for at least this many seconds from now; see :meth:`Run.extend`."""
         self.run.extend(seconds)
@@ -263,6 +268,11 @@ class BoundTask:
     def app(self) -> App:
         """The task's app."""
         return self.task.app
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the message was cancelled; see :attr:`Run.cancelled`."""
+        return self.request.cancelled
 
     def retry(self, reason: str = "", *, countdown: float | None = None) -> NoReturn:
         """Give up this attempt and run again later.
@@ -543,7 +553,7 @@ class Task(Handler, Generic[P, R]):
         return self.prepare(call if isinstance(call, tuple | list) else (call,), **options)
 
     def cancel(self, call: str | Receipt) -> bool:
-        """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
+        """Cancel a call of this task, also while it runs; see :meth:`Ems.cancel`."""
         return self.app.cancel(call, None if isinstance(call, Receipt) else self.topic)
 
     def __repr__(self) -> str:

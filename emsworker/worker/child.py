@@ -174,19 +174,21 @@ class Child:
         topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
+        loop = EventLoop(self._on_death)
+        claims = WorkerClaims(self._gate, self._on_hang, loop)
         return ProcessContext(
             broker,
             settings,
             app.middleware,
             assignments,
             LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
-            Poller(database, settings, topic_of, in_order, self._on_side_death, also),
-            WorkerClaims(self._gate, self._on_hang),
+            Poller(database, settings, topic_of, in_order, self._on_side_death, also, claims.cancel),
+            claims,
             _result_writer(app),
             self._make_recycler(settings),
             gate=self._gate,
             suspects=self._make_suspects(),
-            loop=EventLoop(self._on_death),
+            loop=loop,
             tally=self._tally,
             log_done=spec.log_done,
         )
