@@ -37,7 +37,7 @@ from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket,
 from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
-from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
+from emsworker.tasks.results import AsyncResult, CallReceipt, ResultSet, uids_of
 from emsworker.tasks.task import (
     CoroutineTask,
     GivenTask,
@@ -638,8 +638,13 @@ class Ems:
         topics = {message.topic for message in messages if isinstance(message, Receipt)}
         if not all(isinstance(message, Receipt) for message in messages):
             topics |= {self.settings.topic, *(route.topic for route in self.registry.routes.values())}
-        broker = self.broker
-        return ResultSet(uids_of(messages), broker.results(sorted(topics), group), broker.pool)
+        broker, uids = self.broker, uids_of(messages)
+        builds = {
+            uid: task.build_result
+            for uid, message in zip(uids, messages, strict=True)
+            if isinstance(message, CallReceipt) and (task := self.registry.find_task(*message.task)) is not None
+        }
+        return ResultSet(uids, broker.results(sorted(topics), group), broker.pool, builds)
 
     def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
         """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.

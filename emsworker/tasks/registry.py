@@ -51,6 +51,11 @@ class Registry:
             raise ConfigError([Problem("group", repr(group), fix)])
         return self.routes.setdefault(key, Route(*key))
 
+    def find_task(self, topic: str, name: str, group: str | None = None) -> Task | None:
+        """Return a task of a topic, if the app has it; without a group the first one of that name."""
+        routes = [one for one in self.routes.values() if one.topic == topic and group in (None, one.group)]
+        return next((task for route in routes if (task := route.find(name)) is not None), None)
+
     def kind_of(self, topic: str) -> TopicKind:
         """Return the kind with which the app would create a topic."""
         listened_to = any(route.topic == topic for route in self.broadcasts.values())
