@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from emsworker import TaskFailed
 from emsworker.core.ids import parse_uid
 from tests.process.apps.typed import ORDER, Receipt, app, bill, book, fragile
 from tests.process.stream import Stream
-from tests.support.commands import ems
+from tests.support.commands import Ems as Command
 from tests.support.waiting import until
 
 APP = "tests.process.apps.typed:app"
@@ -50,11 +51,12 @@ def test_objects_go_in_and_come_out(typed: Stream) -> None:
     assert all(event["same"] for event in ticks), "a schedule's arguments are typed, too"
 
 
-def test_a_call_from_the_command_line_is_built_or_dead_at_once_and_requeued(typed: Stream) -> None:
+def test_a_call_from_the_command_line_is_built_or_dead_at_once(typed: Stream, tmp_path: Path) -> None:
     body = ORDER.model_dump(mode="json")
 
     def send(*args: object) -> str:
-        return str(ems("send", "default", json.dumps([*args]), "--task", "bill", "--json", url=typed.url).json["id"])
+        ems = Command({"EMS_URL": typed.url}, tmp_path)
+        return str(ems.ok("send", "default", json.dumps([*args]), "--task", "bill", "--json").json["id"])
 
     assert bill.result(send(body)).get(30) == BILLED
     wrong = send({**body, "at": "never"})
@@ -64,10 +66,10 @@ def test_a_call_from_the_command_line_is_built_or_dead_at_once_and_requeued(type
     assert reason.startswith("the arguments of task 'bill' cannot be built: order.at = 'never'") and attempts == 1
 
 
-def test_a_dead_letter_that_is_requeued_gets_its_objects(typed: Stream) -> None:
+def test_a_dead_letter_that_is_requeued_gets_its_objects(typed: Stream, tmp_path: Path) -> None:
     call = fragile.delay(ORDER)
     with pytest.raises(TaskFailed, match="not yet"):
         fragile.result(call).get(30)
-    assert ems("dead", "requeue", call.id, "--yes", url=typed.url).code == 0
+    Command({"EMS_URL": typed.url}, tmp_path).ok("dead", "requeue", call.id, "--yes")
     until(lambda: fragile.result(call).status == "done", 30, typed.logs())
     assert fragile.result(call.id).get() == ORDER
