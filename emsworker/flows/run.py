@@ -578,7 +578,11 @@ def step_name(function: Any) -> str:
 
 def step_type(function: Any) -> ResultType | None:
     """Return the type of the value of a step, if that is built from JSON."""
-    return function.result_type if isinstance(function, Task) else result_type_of(step_name(function), _unwrapped(function))
+    return (
+        function.result_type
+        if isinstance(function, Task)
+        else result_type_of(step_name(function), _unwrapped(function))
+    )
 
 
 def _unwrapped(function: Any) -> Any:

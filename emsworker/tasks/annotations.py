@@ -13,9 +13,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -80,40 +79,39 @@ class JsonForm:
             pydantic, core, typing = map(import_module, ("pydantic", "pydantic_core", "typing_extensions"))
         self._types = types
         values = typing.TypedDict("Values", dict(types), total=False)
-        values.__pydantic_config__ = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-        adapter = pydantic.TypeAdapter(values)
-        self._write = partial(
-            adapter.serializer.to_python, mode="json", by_alias=True, round_trip=True, warnings=False
-        )
+        config = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+        adapter = pydantic.TypeAdapter(list[values], config=config)  # that of the dict alone would not be its fields'
+        self._write = partial(adapter.serializer.to_python, mode="json", by_alias=True, round_trip=True, warnings=False)
         self._encode, self._build = partial(core.to_json, bytes_mode="base64"), adapter.validator.validate_json
 
-    def dump(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def dump(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values as plain JSON, from which they can be built.
 
         Raises:
             Misfit: one is not of its type.
         """
         try:
-            written: Mapping[str, Any] = self._write(values)
+            written = self._write([values])
             encoded = self._encode(written)
             self._build(encoded)
         except ValueError as error:
             raise self._misfit(values, error) from None
         if _MASK in encoded:
             raise Misfit("it holds a secret of Pydantic's, which would be sent as asterisks; send a str")
-        return written
+        (found,) = written
+        return found
 
-    def build(self, written: Mapping[str, Any]) -> Mapping[str, Any]:
+    def build(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values that were written.
 
         Raises:
             Misfit: one is not of its type.
         """
         try:
-            built: Mapping[str, Any] = self._build(self._encode(written))
+            (found,) = self._build(self._encode([written]))
         except ValueError as error:
             raise self._misfit(written, error) from None
-        return built
+        return found
 
     def _misfit(self, values: Mapping[str, Any], error: ValueError) -> Misfit:
         errors: Any = getattr(error, "errors", None)
@@ -121,7 +119,7 @@ class JsonForm:
             return self._unwritten(values, error)
         found = errors(include_url=False, include_context=False)
         first, more = found[0], len(found) - 1
-        name, *steps = first["loc"]
+        _, name, *steps = first["loc"]
         shown = "" if first["type"] == "missing" else f" = {first['input']!r:.100}"
         path = _label(name) + "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
         others = f" (and {more} more)" if more else ""
@@ -131,7 +129,7 @@ class JsonForm:
         """Return the error about the value that cannot be written: Pydantic does not say which it is."""
         for name, value in values.items():
             try:
-                self._encode(self._write({name: value}))
+                self._encode(self._write([{name: value}]))
             except ValueError as reason:
                 return Misfit(f"{_label(name)} = {value!r:.100} does not fit {type_text(self._types[name])}: {reason}")
         return Misfit(str(error))
@@ -246,7 +244,7 @@ def signature_of(function: Any) -> Signature | None:
     A decorator's own signature counts, not that of what it wraps: it may add arguments.
     """
     more: dict[str, Any] = {}
-    if sys.version_info >= (3, 14):  # where annotations are not evaluated before, so names for type checkers are unknown
+    if sys.version_info >= (3, 14):  # where they are evaluated only now, and names for type checkers are unknown
         more["annotation_format"] = import_module("annotationlib").Format.FORWARDREF
     try:
         return inspect.signature(function, follow_wrapped=False, **more)
@@ -270,24 +268,18 @@ def read_types(task: str, function: Any, signature: Signature | None, given: int
     if signature is None or typed is False:
         return Types()
     parameters = [*signature.parameters.values()][given:]
-    hints = {_STARS.get(one.kind, "") + one.name: one.annotation for one in parameters}
-    hints[_RESULT] = signature.return_annotation
-    found, problems = _evaluated(function, {n: hint for n, hint in hints.items() if hint is not Parameter.empty})
-    if not typed:
-        found = {name: kind for name, kind in found.items() if not _is_json(kind)}
-    found = {name: _WITHIN.get(name.count("*"), _alone)(kind) for name, kind in found.items()}
+    found, unusable = _evaluated(function, _hints(parameters, signature))
     if typed:
         require(_EXTRA, f"typed=True of task {task!r}")
-    if not found or hint_if_missing(_EXTRA):
-        arguments = result = None
     else:
-        found, more = _usable(found)
-        problems += more
-        result = ResultType(task, found.pop(_RESULT)) if _RESULT in found else None
-        arguments = ArgumentTypes(task, parameters, found) if found else None
-    if typed and problems:
-        raise ConfigError([_problem(task, *one) for one in problems])
-    return Types(arguments, result)
+        found = {name: kind for name, kind in found.items() if not _is_json(kind)}
+        if not found or hint_if_missing(_EXTRA):
+            return Types()
+    found, more = _usable({name: _whole(name, kind) for name, kind in found.items()})
+    if typed and (unusable or more):
+        raise ConfigError([_problem(task, *one) for one in (*unusable, *more)])
+    result = ResultType(task, found.pop(_RESULT)) if _RESULT in found else None
+    return Types(ArgumentTypes(task, parameters, found) if found else None, result)
 
 
 _results: WeakKeyDictionary[Any, ResultType | None] = WeakKeyDictionary()
@@ -309,11 +301,19 @@ def result_type_of(name: str, function: Any) -> ResultType | None:
 
 _STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _Unusable = tuple[str, Any, str]  # a name, its annotation, and the reason
-_WITHIN: Mapping[int, Any] = {1: lambda kind: list[kind], 2: lambda kind: dict[str, kind]}
 
 
-def _alone(kind: Any) -> Any:
-    return kind
+def _hints(parameters: Sequence[Parameter], signature: Signature) -> dict[str, Any]:
+    hints = {_STARS.get(one.kind, "") + one.name: one.annotation for one in parameters}
+    hints[_RESULT] = signature.return_annotation
+    return {name: hint for name, hint in hints.items() if hint is not Parameter.empty}
+
+
+def _whole(name: str, kind: Any) -> Any:
+    """Return the type of all that a parameter gets: the annotation of ``*args`` is that of each argument."""
+    if name.startswith("**"):
+        return dict[str, kind]
+    return list[kind] if name.startswith("*") else kind
 
 
 def _label(name: Any) -> str:
@@ -332,7 +332,9 @@ def _evaluated(function: Any, hints: Mapping[str, Any]) -> tuple[dict[str, Any],
     names = getattr(function, "__globals__", None) or vars(module or SimpleNamespace())
     for name, hint in hints.items():
         try:
-            found[name] = get_type_hints(SimpleNamespace(__annotations__={name: hint}), names, include_extras=True)[name]
+            found[name] = get_type_hints(SimpleNamespace(__annotations__={name: hint}), names, include_extras=True)[
+                name
+            ]
         except Exception as error:  # an annotation may be any expression
             problems.append((name, hint, f"it is not known at run time: {error}"))
     return found, problems
@@ -343,13 +345,20 @@ def _usable(types: Mapping[str, Any]) -> tuple[dict[str, Any], list[_Unusable]]:
     found, problems = {}, []
     for name, kind in types.items():
         try:
-            if kind in _NOT_SENT or get_origin(kind) in _NOT_SENT:
-                raise TypeError("its values are not sent")
+            if any(one in _NOT_SENT or get_origin(one) in _NOT_SENT for one in _parts(kind)):
+                raise TypeError("JSON has no callables and iterators")
             JsonForm({name: kind})
             found[name] = kind
         except Exception as error:  # of Pydantic, or of a class of somebody else
             problems.append((name, kind, text_of(error).partition("\n")[0]))
     return found, problems
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yield a type and all those of which it is made."""
+    yield kind
+    for one in get_args(kind):
+        yield from _parts(one)
 
 
 def _problem(task: str, name: str, kind: Any, why: str) -> Problem:
@@ -366,12 +375,14 @@ def _is_json(kind: Any) -> bool:
     if origin is Annotated:
         return _is_json(inner[0]) and not any(map(_is_for_pydantic, kind.__metadata__))
     if origin is Literal:
-        return not any(isinstance(one, Enum | bytes) for one in inner)
+        return True
     if origin in _DICTS:
         return not inner or (inner[0] in (str, Any) and _is_json(inner[1]))
     if origin in (*_LISTS, Union, UnionType):
         return all(map(_is_json, inner))
-    alias = getattr(kind, "__supertype__", None) or getattr(kind, "__value__", None)  # of a NewType, or a `type` statement
+    alias = getattr(kind, "__supertype__", None) or getattr(
+        kind, "__value__", None
+    )  # of a NewType, or a `type` statement
     return alias is not None and not isinstance(kind, type) and _is_json(alias)
 
 

@@ -478,7 +478,7 @@ class Task(Handler, Generic[P, R]):
         Args:
             call: what sending it returned, or its ``id``: :meth:`Ems.result` cannot know the type of a result by that.
         """
-        known = call if isinstance(call, Receipt) else Receipt[R](call, self.topic, None, None)
+        known: Receipt[R] = call if isinstance(call, Receipt) else Receipt(call, self.topic, None, None)
         return self.app.result(self.receipt_of(known), group=self.group)
 
     def body_of(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Any]:

@@ -109,7 +109,7 @@ def test_flows_get_objects_and_give_them(test: TestApp) -> None:
     assert [handle.get(1) for handle in handles] == [(BILL, date(2026, 3, 3)), BILL]
     assert app.find_flow("a").get(1) == app.find_flow(late.id).get(1) == (BILL, date(2026, 3, 3))
     assert said == [ORDER] * 3, "a step is run once, and its value is built in every run"
-    with pytest.raises(WrongArguments, match="within = 'soon' does not fit datetime.timedelta"):
+    with pytest.raises(WrongArguments, match=r"within = 'soon' does not fit datetime.timedelta"):
         outer.start(ORDER, "soon")  # type: ignore[arg-type]
     assert not outer.start(ORDER, timedelta(days=2), id="a").created
 
@@ -135,7 +135,7 @@ def test_values_of_a_canvas_are_built_for_the_next_part_and_for_the_caller(test:
     assert value_of(group(group(total.s()), total.s().set(priority=None)), ORDER) == [[BILL], BILL]
     with pytest.raises(WrongArguments, match=r"cannot be called with these arguments: order\.day = .* does not fit"):
         (total.s({"day": "never", "prices": []}) | due.s()).delay()
-    with pytest.raises(FlowFailed, match="WrongArguments: task .*due' cannot be called .*: bill = 7 does not fit"):
+    with pytest.raises(FlowFailed, match=r"WrongArguments: task .*due' cannot be called .*: bill = 7 does not fit"):
         value_of(wrong.s(ORDER) | due.s())
 
 
@@ -144,7 +144,7 @@ def test_a_flow_whose_arguments_cannot_be_built_fails_at_once(test: TestApp) -> 
     types, inner._types_by_version[1] = inner.types_of(1), aouter_types()
     try:
         test.run()
-        with pytest.raises(FlowFailed, match="DecodeError: the arguments of task .* cannot be built: order = "):
+        with pytest.raises(FlowFailed, match=r"DecodeError: the arguments of task .* cannot be built: order = "):
             handle.get(1)
         assert len(test.dead) == 1 and test.dead[0].attempt == 1
     finally:

@@ -60,7 +60,9 @@ def test_a_call_from_the_command_line_is_built_or_dead_at_once(typed: Stream, tm
 
     assert bill.result(send(body)).get(30) == BILLED
     wrong = send({**body, "at": "never"})
-    with pytest.raises(TaskFailed, match=r"cannot be built: order.at = 'never' does not fit .*\.Order: Input should be"):
+    with pytest.raises(
+        TaskFailed, match=r"cannot be built: order.at = 'never' does not fit .*\.Order: Input should be"
+    ):
         bill.result(wrong).get(30)
     reason, attempts = typed.rows("SELECT reason, attempts FROM ems_dead WHERE uid = %s", parse_uid(wrong))[0]
     assert reason.startswith("the arguments of task 'bill' cannot be built: order.at = 'never'") and attempts == 1

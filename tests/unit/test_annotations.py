@@ -73,7 +73,7 @@ class Session:
     """Somebody's class, of which Pydantic knows nothing."""
 
 
-ORDER = Order(id=NUMBER, at=NOON, lines=[Line("a", Decimal("1.10"), b"\xff\x00", {"x"})], color=Color.BLUE)
+ORDER = Order(id=NUMBER, at=NOON, lines=[Line("a", Decimal("1.10"), b"x", {"x"})], color=Color.BLUE)
 
 
 @pytest.fixture
@@ -85,13 +85,12 @@ def app() -> Ems:
     ("kind", "value"),
     [
         (Order, ORDER),
-        (Line, Line("b", Decimal("0.1"))),
+        (Line, Line("b", Decimal("0.1"), b"\xff\x00", {"y"})),
         (Strict, Strict(at=NOON, n=3)),
         (Box[Order], Box[Order](inside=ORDER)),
         (Place, Place(1, Decimal(2))),
         (Color, Color.BLUE),
         (Level, Level.HIGH),
-        (Literal[Color.RED], Color.RED),
         (datetime, NOON),
         (date, date(2026, 3, 1)),
         (time, time(12, 30)),
@@ -112,7 +111,7 @@ def app() -> Ems:
         (Order | Strict, Strict(at=NOON, n=3)),
         (Annotated[datetime, "when it was"], NOON),
     ],
-    ids=str,
+    ids=lambda part: getattr(part, "__name__", str(part)),
 )
 def test_a_value_is_plain_json_on_its_way_and_itself_again(app: Ems, kind: Any, value: Any) -> None:
     """As an argument by position and by name, and as a result."""
@@ -142,7 +141,7 @@ def test_the_wire_is_what_other_languages_expect(app: Ems) -> None:
 
     with app.test() as test:
         place.delay(ORDER, NOON, timedelta(minutes=5), raw=b"\xff")
-        line = {"sku": "a", "price": "1.10", "raw": "_wA=", "tags": ["x"]}
+        line = {"sku": "a", "price": "1.10", "raw": "x", "tags": ["x"]}
         order = {"id": str(NUMBER), "at": "2026-03-01T12:00:00Z", "lines": [line], "color": "blue"}
         assert test.sent[0].body == [[order, "2026-03-01T12:00:00Z", "PT5M"], {"raw": "_w=="}]
 
@@ -161,7 +160,9 @@ def test_what_is_plain_json_already_is_sent_as_it_is_and_built(app: Ems) -> None
         app.send_call("default", [[plain], {"strict": strict, "raw": "_w=="}], headers={"ems-task": place.name})
         place.apply_async((plain, strict, "_w=="))
         assert test.sent[1].body == [[plain, strict, "_w=="], {}]
-        app.send_call("default", [[{**plain, "at": NOON}], {}], headers={"ems-task": place.name})  # kombu's form of a time
+        app.send_call(
+            "default", [[{**plain, "at": NOON}], {}], headers={"ems-task": place.name}
+        )  # kombu's form of a time
         test.run()
         assert seen == [(ORDER, Strict(at=NOON, n=3), b"\xff")] * 2 + [(ORDER, None, b"")]
 
@@ -174,9 +175,9 @@ def test_what_is_plain_json_already_is_sent_as_it_is_and_built(app: Ems) -> None
         ({"at": "tomorrow"}, r"at = 'tomorrow' does not fit datetime\.datetime: Input should be a valid datetime"),
         ({"at": Session()}, r"at = <.*Session object.*> does not fit datetime\.datetime: Unable to serialize"),
         ({"line": Line("a", Decimal(1), b"", {1})}, r"line.tags\[0\] = 1 does not fit .*Line"),  # type: ignore[arg-type]
-        ({"line": {"sku": "a"}}, r"line.price does not fit .*Line: Field required"),
+        ({"line": {"sku": "a"}}, r"line.price does not fit .*Line.*: Field required"),
         ({"count": 0}, r"count = 0 does not fit .*: Input should be greater than 0"),
-        ({"secret": SecretStr("hush")}, r"a secret of Pydantic's, which would be sent as asterisks"),
+        ({"secret": SecretStr("hush")}, r"it holds a secret of Pydantic's, which would be sent as asterisks"),
     ],
 )
 def test_a_wrong_argument_is_refused_where_it_is_sent(app: Ems, call: dict[str, Any], text: str) -> None:
@@ -198,7 +199,9 @@ def test_a_wrong_argument_is_refused_where_it_is_sent(app: Ems, call: dict[str, 
             lambda: asyncio.run(place.adelay(**call)),
             lambda: app.periodic(every=5, kwargs=call)(place),
         ):
-            with pytest.raises(WrongArguments, match=f"^task 'shop.place' cannot be called .*: {text}.*; nothing was sent$"):
+            with pytest.raises(
+                WrongArguments, match=f"^task 'shop.place' cannot be called .*: {text}.*; nothing was sent$"
+            ):
                 send()
         assert not test.sent and not app.registry.schedules
 
@@ -213,7 +216,9 @@ def test_what_cannot_be_built_is_dead_at_once_with_the_reason_and_can_be_requeue
         assert test.run() == 1
         (dead,) = test.dead
         assert dead.attempt == 1
-        assert dead.reason.startswith("the arguments of task 'shop.place' cannot be built: order.id = 'x' does not fit ")
+        assert dead.reason.startswith(
+            "the arguments of task 'shop.place' cannot be built: order.id = 'x' does not fit "
+        )
         with pytest.raises(TaskFailed, match="DecodeError: the arguments of task"):
             app.result(str(NUMBER)).get()
 
@@ -235,7 +240,9 @@ def test_a_result_that_is_not_what_was_said_fails_and_the_task_is_done(app: Ems)
         unkept.delay()
         assert test.run() == 3 and not test.dead and ran == [1, 0]
         assert app.result(good).get() == ORDER
-        with pytest.raises(TaskFailed, match=r"EncodeError: the result of 'shop.find' cannot be kept: the result.id = 'x'"):
+        with pytest.raises(
+            TaskFailed, match=r"EncodeError: the result of 'shop.find' cannot be kept: the result.id = 'x'"
+        ):
             app.result(bad).get()
         find.types = find.types._replace(result=None)  # the caller's code is older than the worker's
         del find.result_type
@@ -300,7 +307,7 @@ def test_handlers_with_other_annotations_go_on_as_without(app: Ems) -> None:
     assert sorted(problems) == [
         f"the annotation of {name} in task 'other' = {kind}"
         for name, kind in (
-            ("call", "collections.abc.Callable[[], NoneType] | None"),
+            ("call", "collections.abc.Callable[[], None] | None"),
             ("items", "collections.abc.Iterable[datetime.datetime]"),
             ("later", "OnlyForCheckers | None"),
             ("session", "tests.unit.test_annotations.Session | None"),
@@ -394,5 +401,5 @@ def test_a_result_of_another_type_is_named(app: Ems) -> None:
         when.function.__annotations__["return"] = "UUID"
         for made in ("types", "result_type"):
             when.__dict__.pop(made)
-        with pytest.raises(DecodeError, match="the result of 'shop.when' cannot be built: the result = '2026-03-01'"):
+        with pytest.raises(DecodeError, match=r"the result of 'shop.when' cannot be built: the result = '2026-03-01'"):
             when.result(receipt).get()
