@@ -17,7 +17,7 @@ from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
 from emsworker.flows.places import CallPlace
 from emsworker.flows.port import FlowStore
-from emsworker.flows.rows import CALL, GATHER, FlowRow, StepRow, StoredError, decode_value
+from emsworker.flows.rows import CALL, GATHER, StepRow, StoredError
 from emsworker.flows.starting import child_key
 from emsworker.flows.task import FlowTask
 from emsworker.flows.tree import Given, Node, TreeWriter, arguments, read_options, taken_of_error
@@ -68,9 +68,9 @@ class CanvasTask(FlowTask[..., Any], CanvasRunner):
         given = [[*args], {**kwargs}] if first.immutable else first.task.dump_arguments([*args], {**kwargs})
         return self.start(tree, *given, **options)
 
-    def build_value(self, flow: FlowRow, value: Any) -> Any:
+    def build_value(self, value: Any, version: int, args: Sequence[Any]) -> Any:
         """Return the value of a canvas, from plain JSON: what the tasks of its last calls return."""
-        (tree, *_), _ = decode_value(flow.args)
+        tree = args[0]
         return self._build(tree["tasks"], tree["root"], value)
 
     def _build(self, tasks: Sequence[Sequence[str]], node: Node, value: Any) -> Any:

@@ -96,9 +96,12 @@ class FlowHandle(Generic[R]):
         if row.state == FAILED:
             assert row.failure is not None
             raise FlowFailed(self.id, row.failure.kind, row.failure.text)
-        function = self._app.registry.find_task(row.topic, row.name)
+        function: Any = self._app.registry.find_task(row.topic, row.name)
         value: R = decode_value(row.value)
-        return function.build_value(row, value) if isinstance(function, FlowFunction) else value
+        if isinstance(function, FlowFunction):
+            args, _ = decode_value(row.args)
+            value = function.build_value(value, row.version, args)
+        return value
 
     @property
     def ready(self) -> bool:

@@ -40,8 +40,12 @@ class FlowFunction(ABC):
         """Return the arguments of a call as they are kept, checked."""
 
     @abstractmethod
-    def build_value(self, flow: FlowRow, value: Any) -> Any:
-        """Return the value of a flow that has ended well, from plain JSON."""
+    def build_value(self, value: Any, version: int, args: Sequence[Any]) -> Any:
+        """Return the value of a flow that has ended well, from plain JSON.
+
+        Args:
+            version, args: of the flow.
+        """
 
     @abstractmethod
     def start(self, *args: Any, transaction: Any = None, **kwargs: Any) -> object:

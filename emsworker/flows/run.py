@@ -298,7 +298,7 @@ class FlowRun:
         if end is None:
             (end,) = self.store.ends_of(self.flow, row)
         value = value_of(row, end)
-        return value if call is None else call.task.build_result(value)
+        return value if call is None else _built(value, call)
 
     def values_of(self, row: StepRow, calls: Sequence[Signature[Any]] = (), *, errors: bool) -> list[Any]:
         """Return what the calls of a step have returned, in their order.
@@ -315,7 +315,7 @@ class FlowRun:
         for end in self.store.ends_of(self.flow, row) if row.total else ():
             try:
                 value = value_of(row, end)
-                values.append(calls[end.number].task.build_result(value) if calls else value)
+                values.append(_built(value, calls[end.number]) if calls else value)
             except CallFailed as error:
                 if not errors:
                     raise
@@ -539,11 +539,11 @@ def outcome_of(row: StepRow, kind: ResultType | None = None) -> Any:
         value = decode_value(row.value)
         return value if kind is None else kind.build(value)
     failed = StepFailed(row.name, row.failure.kind.rpartition(".")[2], row.failure.text)
-    kind = _find_class(row.failure.kind)
-    if kind is None:
+    found = _find_class(row.failure.kind)
+    if found is None:
         raise failed
     try:
-        error = kind.__new__(kind)
+        error = found.__new__(found)
     except TypeError:  # it is not made without arguments of its own, as ExceptionGroup
         raise failed from None
     error.args = (row.failure.text,)
@@ -560,6 +560,13 @@ def value_of(row: StepRow, end: CallEnd) -> Any:
         return decode_value(end.value)
     name = row.name if row.kind == CALL else f"{row.name}[{end.number}]"
     raise CallFailed(name, end.failure.kind, end.failure.text, (row.number, end.number))
+
+
+def _built(value: Any, call: Signature[Any]) -> Any:
+    task = call.task
+    if isinstance(task, FlowFunction):
+        return task.build_value(value, task.version, call.args)
+    return task.build_result(value)
 
 
 def step_name(function: Any) -> str:

@@ -109,13 +109,13 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             self._types_by_version[version] = self.read_types(self._functions[version])
         return self._types_by_version[version]
 
-    def build_value(self, flow: FlowRow, value: Any) -> Any:
+    def build_value(self, value: Any, version: int, args: Sequence[Any]) -> Any:
         """Return the value of a flow that has ended well, from plain JSON.
 
         Raises:
             DecodeError: it is not what the function's annotation says.
         """
-        types = self.types_of(flow.version).result if flow.version in self._functions else None
+        types = self.types_of(version).result if version in self._functions else None
         return value if types is None else types.build(value)
 
     @property

@@ -78,7 +78,7 @@ class JsonForm:
         with fork_blocked:
             pydantic, core, typing = map(import_module, ("pydantic", "pydantic_core", "typing_extensions"))
         self._types = types
-        values = typing.TypedDict("Values", dict(types), total=False)
+        values: Any = typing.TypedDict("Values", dict(types), total=False)
         config = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
         adapter = pydantic.TypeAdapter(list[values], config=config)  # that of the dict alone would not be its fields'
         self._write = partial(adapter.serializer.to_python, mode="json", by_alias=True, round_trip=True, warnings=False)
@@ -91,15 +91,14 @@ class JsonForm:
             Misfit: one is not of its type.
         """
         try:
-            written = self._write([values])
+            written: list[dict[str, Any]] = self._write([values])
             encoded = self._encode(written)
             self._build(encoded)
         except ValueError as error:
             raise self._misfit(values, error) from None
         if _MASK in encoded:
             raise Misfit("it holds a secret of Pydantic's, which would be sent as asterisks; send a str")
-        (found,) = written
-        return found
+        return written[0]
 
     def build(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values that were written.
@@ -108,10 +107,10 @@ class JsonForm:
             Misfit: one is not of its type.
         """
         try:
-            (found,) = self._build(self._encode([written]))
+            built: list[dict[str, Any]] = self._build(self._encode([written]))
         except ValueError as error:
             raise self._misfit(written, error) from None
-        return found
+        return built[0]
 
     def _misfit(self, values: Mapping[str, Any], error: ValueError) -> Misfit:
         errors: Any = getattr(error, "errors", None)
@@ -299,7 +298,7 @@ def result_type_of(name: str, function: Any) -> ResultType | None:
     return found
 
 
-_STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+_STARS: Mapping[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _Unusable = tuple[str, Any, str]  # a name, its annotation, and the reason
 
 

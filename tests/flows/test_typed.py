@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from emsworker import Ems
 from emsworker.core.errors import WrongArguments
 from emsworker.flows import AsyncFlow, Flow, FlowFailed, chain, chord, group
+from emsworker.tasks.annotations import Types
 from emsworker.testing import TestApp
 from tests.process.stream import Stream
 
@@ -103,15 +105,15 @@ def test() -> Iterator[TestApp]:
 
 def test_flows_get_objects_and_give_them(test: TestApp) -> None:
     handles = [outer.start(ORDER, within=timedelta(days=2), id="a"), aouter.start(ORDER, id="b")]
-    late = outer.delay(ORDER, timedelta(days=2))
+    late: Any = outer.delay(ORDER, timedelta(days=2))
     test.run()
     assert not test.dead, test.dead
     assert [handle.get(1) for handle in handles] == [(BILL, date(2026, 3, 3)), BILL]
     assert app.find_flow("a").get(1) == app.find_flow(late.id).get(1) == (BILL, date(2026, 3, 3))
     assert said == [ORDER] * 3, "a step is run once, and its value is built in every run"
     with pytest.raises(WrongArguments, match=r"within = 'soon' does not fit datetime.timedelta"):
-        outer.start(ORDER, "soon")  # type: ignore[arg-type]
-    assert not outer.start(ORDER, timedelta(days=2), id="a").created
+        outer.start(ORDER, "soon")
+    assert not outer.start(ORDER, within=timedelta(days=2), id="a").created
 
 
 def test_what_was_undone_gets_objects(test: TestApp) -> None:
@@ -128,7 +130,7 @@ def test_values_of_a_canvas_are_built_for_the_next_part_and_for_the_caller(test:
 
     assert value_of(total.s(ORDER) | due.s(timedelta(days=2))) == date(2026, 3, 3)
     assert value_of(chain(total.s(), due.s()), ORDER) == date(2026, 3, 2)
-    assert value_of(group(total.s(ORDER), due.s(BILL))) == [BILL, date(2026, 3, 2)]
+    assert value_of(group([total.s(ORDER), due.s(BILL)])) == [BILL, date(2026, 3, 2)]
     assert value_of(chord([total.s(ORDER), total.s(ORDER)], biggest.s())) == BILL
     assert value_of(chain(total.map([ORDER, ORDER]))) == [BILL, BILL]
     assert value_of(chain(total.map([ORDER])) | biggest.s()) == BILL
@@ -141,7 +143,7 @@ def test_values_of_a_canvas_are_built_for_the_next_part_and_for_the_caller(test:
 
 def test_a_flow_whose_arguments_cannot_be_built_fails_at_once(test: TestApp) -> None:
     handle = inner.start(ORDER)
-    types, inner._types_by_version[1] = inner.types_of(1), aouter_types()
+    types, inner._types_by_version[1] = inner.types_of(1), newer_types()
     try:
         test.run()
         with pytest.raises(FlowFailed, match=r"DecodeError: the arguments of task .* cannot be built: order = "):
@@ -155,7 +157,7 @@ def test_a_flow_whose_arguments_cannot_be_built_fails_at_once(test: TestApp) -> 
     assert "starts no flow: task" in test.dead[1].reason and "order = 'x' does not fit" in test.dead[1].reason
 
 
-def aouter_types() -> object:
+def newer_types() -> Types:
     def newer(flow: Flow, order: date) -> None: ...
 
     return inner.read_types(newer)

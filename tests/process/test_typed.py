@@ -42,7 +42,7 @@ def test_objects_go_in_and_come_out(typed: Stream) -> None:
         asyncio.run(bill.adelay(order=ORDER)),
         bill.s(ORDER).delay(),
         in_transaction(),
-        bill.apply_async((ORDER,), countdown=0.1, serializer="msgpack"),
+        bill.apply_async((ORDER,), countdown=0.1),
         book.delay(ORDER),
     ]
     hour = BILLED.model_copy(update={"due": ORDER.at + timedelta(hours=1)})

@@ -21,7 +21,7 @@ from emsworker import BoundTask, ConfigError, DecodeError, Ems, Message, TaskFai
 from emsworker.core.errors import EncodeError, ExtraMissing, WrongArguments
 
 if TYPE_CHECKING:
-    from collections import OrderedDict as OnlyForCheckers
+    from collections import UserString as OnlyForCheckers
 
 T = TypeVar("T")
 OrderId = NewType("OrderId", UUID)
@@ -296,7 +296,7 @@ def test_handlers_with_other_annotations_go_on_as_without(app: Ems) -> None:
         return Session()
 
     with app.test() as test:
-        work.delay("5", at=NOON, later=[1], items=["x"])  # type: ignore[arg-type]
+        work.delay("5", at=NOON, later=[1], items=["x"])  # type: ignore[arg-type, list-item]
         test.run()
         assert seen == [("5", None, [1], None, ["x"], NOON)] and not test.dead
         with pytest.raises(EncodeError, match="Session is not JSON serializable"):
@@ -331,7 +331,7 @@ def test_only_with_typed_are_all_arguments_checked(app: Ems) -> None:
             strict.delay(1, "gold")  # type: ignore[arg-type]
         assert len(test.sent) == 1
     for wrong in (
-        lambda: app.task(batch=5, typed=True)(charge),
+        lambda: app.task(batch=5, typed=True)(charge),  # type: ignore[arg-type]
         lambda: app.subscribe("topic", "group", typed=True)(charge),  # type: ignore[call-overload]
         lambda: app.task(typed="yes")(charge),  # type: ignore[call-overload]
     ):
