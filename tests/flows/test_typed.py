@@ -104,7 +104,7 @@ def test() -> Iterator[TestApp]:
 
 
 def test_flows_get_objects_and_give_them(test: TestApp) -> None:
-    handles = [outer.start(ORDER, within=timedelta(days=2), id="a"), aouter.start(ORDER, id="b")]
+    handles: list[Any] = [outer.start(ORDER, within=timedelta(days=2), id="a"), aouter.start(ORDER, id="b")]
     late: Any = outer.delay(ORDER, timedelta(days=2))
     test.run()
     assert not test.dead, test.dead
@@ -130,7 +130,9 @@ def test_values_of_a_canvas_are_built_for_the_next_part_and_for_the_caller(test:
 
     assert value_of(total.s(ORDER) | due.s(timedelta(days=2))) == date(2026, 3, 3)
     assert value_of(chain(total.s(), due.s()), ORDER) == date(2026, 3, 2)
-    assert value_of(group([total.s(ORDER), due.s(BILL)])) == [BILL, date(2026, 3, 2)]
+    parts: list[Any] = [total.s(ORDER), due.s(BILL)]
+    both: group[Any] = group(parts)
+    assert value_of(both) == [BILL, date(2026, 3, 2)]
     assert value_of(chord([total.s(ORDER), total.s(ORDER)], biggest.s())) == BILL
     assert value_of(chain(total.map([ORDER, ORDER]))) == [BILL, BILL]
     assert value_of(chain(total.map([ORDER])) | biggest.s()) == BILL
