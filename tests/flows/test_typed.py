@@ -136,7 +136,7 @@ def test_values_of_a_canvas_are_built_for_the_next_part_and_for_the_caller(test:
     assert value_of(chord([total.s(ORDER), total.s(ORDER)], biggest.s())) == BILL
     assert value_of(chain(total.map([ORDER, ORDER]))) == [BILL, BILL]
     assert value_of(chain(total.map([ORDER])) | biggest.s()) == BILL
-    assert value_of(group(group(total.s()), total.s().set(priority=None)), ORDER) == [[BILL], BILL]
+    assert value_of(group(group(total.s()), total.s().set(priority=None)), ORDER) == [[BILL], BILL]  # type: ignore[misc]
     with pytest.raises(WrongArguments, match=r"cannot be called with these arguments: order\.day = .* does not fit"):
         (total.s({"day": "never", "prices": []}) | due.s()).delay()
     with pytest.raises(FlowFailed, match=r"WrongArguments: task .*due' cannot be called .*: bill = 7 does not fit"):
