@@ -60,11 +60,11 @@ UNKNOWN: Final = _Unknown("unknown")
 """An argument whose value is not known yet, in the check of a call; it is passed on untouched."""
 
 
-class Misfit(ValueError):
+class _Misfit(ValueError):
     """A value does not fit its annotation; the text names both."""
 
 
-class JsonForm:
+class _JsonForm:
     """Writes the values of some names as plain JSON, and builds them from it.
 
     Args:
@@ -88,7 +88,7 @@ class JsonForm:
         """Return values as plain JSON, from which they can be built.
 
         Raises:
-            Misfit: one is not of its type.
+            _Misfit: one is not of its type.
         """
         try:
             written: list[dict[str, Any]] = self._write([values])
@@ -97,14 +97,14 @@ class JsonForm:
         except ValueError as error:
             raise self._misfit(values, error) from None
         if _MASK in encoded:
-            raise Misfit("it holds a secret of Pydantic's, which would be sent as asterisks; send a str")
+            raise _Misfit("it holds a secret of Pydantic's, which would be sent as asterisks; send a str")
         return written[0]
 
     def build(self, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values that were written.
 
         Raises:
-            Misfit: one is not of its type.
+            _Misfit: one is not of its type.
         """
         try:
             built: list[dict[str, Any]] = self._build(self._encode([written]))
@@ -112,7 +112,7 @@ class JsonForm:
             raise self._misfit(written, error) from None
         return built[0]
 
-    def _misfit(self, values: Mapping[str, Any], error: ValueError) -> Misfit:
+    def _misfit(self, values: Mapping[str, Any], error: ValueError) -> _Misfit:
         errors: Any = getattr(error, "errors", None)
         if errors is None:
             return self._unwritten(values, error)
@@ -122,16 +122,16 @@ class JsonForm:
         shown = "" if first["type"] == "missing" else f" = {first['input']!r:.100}"
         path = _label(name) + "".join(f".{step}" if isinstance(step, str) else f"[{step}]" for step in steps)
         others = f" (and {more} more)" if more else ""
-        return Misfit(f"{path}{shown} does not fit {type_text(self._types[name])}: {first['msg']}{others}")
+        return _Misfit(f"{path}{shown} does not fit {type_text(self._types[name])}: {first['msg']}{others}")
 
-    def _unwritten(self, values: Mapping[str, Any], error: ValueError) -> Misfit:
+    def _unwritten(self, values: Mapping[str, Any], error: ValueError) -> _Misfit:
         """Return the error about the value that cannot be written: Pydantic does not say which it is."""
         for name, value in values.items():
             try:
                 self._encode(self._write([{name: value}]))
             except ValueError as reason:
-                return Misfit(f"{_label(name)} = {value!r:.100} does not fit {type_text(self._types[name])}: {reason}")
-        return Misfit(str(error))
+                return _Misfit(f"{_label(name)} = {value!r:.100} does not fit {type_text(self._types[name])}: {reason}")
+        return _Misfit(str(error))
 
 
 class ArgumentTypes:
@@ -144,7 +144,7 @@ class ArgumentTypes:
     """
 
     def __init__(self, task: str, parameters: Sequence[Parameter], types: Mapping[str, Any]) -> None:
-        self._task, self._form = task, JsonForm(types)
+        self._task, self._form = task, _JsonForm(types)
         positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         self._count = len(positional)
         self._by_position = [(number, name) for number, name in enumerate(positional) if name in types]
@@ -161,7 +161,7 @@ class ArgumentTypes:
         """
         try:
             return self._put(args, kwargs, self._form.dump(self._take(args, kwargs)))
-        except Misfit as error:
+        except _Misfit as error:
             text = f"task {self._task!r} cannot be called with these arguments: {error}; nothing was sent"
             raise WrongArguments(text) from None
 
@@ -173,7 +173,7 @@ class ArgumentTypes:
         """
         try:
             return self._put(args, kwargs, self._form.build(self._take(args, kwargs)))
-        except Misfit as error:
+        except _Misfit as error:
             raise DecodeError(f"the arguments of task {self._task!r} cannot be built: {error}") from None
 
     def _take(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class ResultType:
     """
 
     def __init__(self, task: str, kind: Any) -> None:
-        self._task, self._form = task, JsonForm({_RESULT: kind})
+        self._task, self._form = task, _JsonForm({_RESULT: kind})
 
     def dump(self, value: Any) -> Any:
         """Return a value as it is stored.
@@ -226,7 +226,7 @@ class ResultType:
         """
         try:
             return self._form.build({_RESULT: written})[_RESULT]
-        except Misfit as error:
+        except _Misfit as error:
             raise DecodeError(f"the result of {self._task!r} cannot be built: {error}") from None
 
 
@@ -346,7 +346,7 @@ def _usable(types: Mapping[str, Any]) -> tuple[dict[str, Any], list[_Unusable]]:
         try:
             if any(one in _NOT_SENT or get_origin(one) in _NOT_SENT for one in _parts(kind)):
                 raise TypeError("JSON has no callables and iterators")
-            JsonForm({name: kind})
+            _JsonForm({name: kind})
             found[name] = kind
         except Exception as error:  # of Pydantic, or of a class of somebody else
             problems.append((name, kind, text_of(error).partition("\n")[0]))
