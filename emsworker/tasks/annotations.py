@@ -231,7 +231,7 @@ class ResultType:
 
 
 class Types(NamedTuple):
-    """What is built by the annotations of a function; ``None`` where that is nothing."""
+    """The types of what is built by the annotations of a function; ``None`` where that is nothing."""
 
     arguments: ArgumentTypes | None = None
     result: ResultType | None = None

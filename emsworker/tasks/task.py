@@ -337,7 +337,7 @@ class Task(Handler, Generic[P, R]):
 
     @lazy
     def types(self) -> Types:
-        """What is built by the function's annotations."""
+        """The types of what is built by the function's annotations."""
         return self.read_types(self.function)
 
     def read_types(self, function: Callable[..., Any]) -> Types:
