@@ -37,7 +37,7 @@ from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket,
 from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
-from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
+from emsworker.tasks.results import AsyncResult, CallReceipt, ResultSet, uids_of
 from emsworker.tasks.schedules import AppSchedules
 from emsworker.tasks.task import (
     CALLED_WITH,
@@ -500,7 +500,7 @@ class Ems:
             ConfigError: an option is unknown or wrong, or several tasks here have that name.
         """
         refuse_unknown("send_task()", options, CALLED_WITH)
-        task = self.registry.find_task(check_name("task", name), options.get("topic"), group)
+        task = self.registry.declared_task(check_name("task", name), options.get("topic"), group)
         if task is not None:
             return task.apply_async(args, kwargs, **options)
         transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
@@ -524,7 +524,7 @@ class Ems:
             wanted: CallOptions = {**options, "transaction": transaction}
             return self.send_task(name, args, kwargs, group=group, **wanted)
 
-        task = self.registry.find_task(name, options.get("topic"), group)
+        task = self.registry.declared_task(name, options.get("topic"), group)
         topic = options.get("topic") or (self.settings.topic if task is None else task.topic)
         return await self.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
 
@@ -700,8 +700,13 @@ class Ems:
         topics = {message.topic for message in messages if isinstance(message, Receipt)}
         if not all(isinstance(message, Receipt) for message in messages):
             topics |= {self.settings.topic, *(route.topic for route in self.registry.routes.values())}
-        broker = self.broker
-        return ResultSet(uids_of(messages), broker.results(sorted(topics), group), broker.pool)
+        broker, uids = self.broker, uids_of(messages)
+        builds = {
+            uid: task.build_result
+            for uid, message in zip(uids, messages, strict=True)
+            if isinstance(message, CallReceipt) and (task := self.registry.find_task(*message.task)) is not None
+        }
+        return ResultSet(uids, broker.results(sorted(topics), group), broker.pool, builds)
 
     def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
         """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.

@@ -11,7 +11,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, Problem, unknown_schedule
 from emsworker.core.ids import check_name, encode_key, uid_text
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic
-from emsworker.core.schedule import ScheduleRow
+from emsworker.core.schedule import Declared, ScheduleRow
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.cluster import schedules as store
 from emsworker.store.cluster.user_schedules import find_handlers
@@ -107,7 +107,14 @@ class Schedules:
         """
         when = When(cron, every, timezone, catch_up)
         when.check(name)
-        return self._kept.change(name, lambda one: change_arguments(when.changed(one), args, kwargs, Settings()))
+
+        def change(one: Declared) -> Declared:
+            changed = when.changed(one)
+            if args is None and kwargs is None:
+                return changed
+            return change_arguments(changed, call_body(one.task, args or (), kwargs), Settings())
+
+        return self._kept.change(name, change)
 
     def pause(self, name: str) -> ScheduleRow:
         """Keep a schedule from being fired.

@@ -211,18 +211,18 @@ class Executor:
         except BatchFailed as failed:
             if not options.batch:
                 raise
-            return self._end_batch(messages, options, _errors_of(failed, messages), ticks() - began)
+            return self._end_batch(messages, handler, _errors_of(failed, messages), ticks() - began)
         if options.batch:
-            return self._end_batch(messages, options, {}, ticks() - began)
-        return [self._succeeded(first, options, value, ticks() - began)]
+            return self._end_batch(messages, handler, {}, ticks() - began)
+        return [self._succeeded(first, handler, value, ticks() - began)]
 
     def _end_batch(
-        self, messages: list[Message], options: HandlerOptions, errors: dict[str, BaseException], ran_s: float
+        self, messages: list[Message], handler: Handler, errors: dict[str, BaseException], ran_s: float
     ) -> list[Ended]:
         return [
-            self._failed(message, options, errors[message.id], ran_s)
+            self._failed(message, handler.options, errors[message.id], ran_s)
             if message.id in errors
-            else self._succeeded(message, options, None, ran_s)
+            else self._succeeded(message, handler, None, ran_s)
             for message in messages
         ]
 
@@ -274,7 +274,7 @@ class Executor:
         try:
             self._get_ready([message], claim_run)
             value = await its.within_limits(handler.call(message))
-            return self._conclude([self._succeeded(message, handler.options, value, ticks() - began)])
+            return self._conclude([self._succeeded(message, handler, value, ticks() - began)])
         except BaseException as error:
             return self._fail([message], handler, error, ticks() - began)
 
@@ -318,12 +318,12 @@ class Executor:
 
     # -- how a message ends --------------------------------------------------------------------------------------------
 
-    def _succeeded(self, message: Message, options: HandlerOptions, value: object, ran_s: float) -> Ended:
-        if _is_cancelled(message, options):
-            return self._failed(message, options, RunCancelled(), ran_s)
-        if not self._is_wanted(message, options):
+    def _succeeded(self, message: Message, handler: Handler, value: object, ran_s: float) -> Ended:
+        if _is_cancelled(message, handler.options):
+            return self._failed(message, handler.options, RunCancelled(), ran_s)
+        if not self._is_wanted(message, handler.options):
             return Ended(message, ran_s)
-        return Ended(message, ran_s, None, self._results.of_value(message, options, value))
+        return Ended(message, ran_s, None, self._results.of_value(message, handler, value))
 
     def _failed(self, message: Message, options: HandlerOptions, error: BaseException, ran_s: float) -> Ended:
         """Decide what an error means: a retry, a dead letter, or nothing."""

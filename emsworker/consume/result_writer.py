@@ -15,6 +15,7 @@ from emsworker.core.ids import uid_text
 from emsworker.core.model import FOLLOW_HEADER, Failure, Message
 from emsworker.core.url import redact
 from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.task import Handler
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,11 @@ class ResultWriter:
         self._ttl_s = ttl_s
         self._putter = putter
 
-    def of_value(self, message: Message, options: HandlerOptions, value: object) -> list[ResultRow]:
+    def of_value(self, message: Message, handler: Handler, value: object) -> list[ResultRow]:
         """Return the result of a message that has succeeded, if it is kept or followed."""
-        ttl_s, follow = self._kept_s(options), message.headers.get(FOLLOW_HEADER)
+        ttl_s, follow = self._kept_s(handler.options), message.headers.get(FOLLOW_HEADER)
         try:
-            body = encode_json(value)
+            body = encode_json(handler.dump_result(value))
             if len(body) > MAX_RESULT_BYTES:
                 raise EncodeError(f"the result of {len(body)} bytes is over the limit of {MAX_RESULT_BYTES}")
         except EncodeError as reason:  # the task has done its work: a value that cannot be kept must not repeat it

@@ -23,6 +23,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "otel": ("opentelemetry.trace",),
     "pandas": ("pandas", "pyarrow"),
     "polars": ("polars", "pyarrow"),
+    "pydantic": ("pydantic",),
     "spark": ("pyspark", "pyarrow"),
     "starlette": ("starlette",),
     "web": ("starlette", "jinja2", "uvicorn", "a2wsgi"),

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from emsworker.broker.memory import MemoryBroker as MemoryBroker
     from emsworker.broker.mysql import MysqlBroker as MysqlBroker
     from emsworker.broker.port import Broker as Broker
+    from emsworker.tasks.annotations import UNKNOWN as UNKNOWN
+    from emsworker.tasks.annotations import ResultType as ResultType
+    from emsworker.tasks.annotations import Types as Types
+    from emsworker.tasks.annotations import result_type_of as result_type_of
     from emsworker.tasks.correlation import CAUSATION as CAUSATION
     from emsworker.tasks.correlation import CORRELATION as CORRELATION
     from emsworker.tasks.middleware import Middleware as Middleware
@@ -35,6 +39,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.broker.memory": "MemoryBroker",
             "emsworker.broker.mysql": "MysqlBroker",
             "emsworker.broker.port": "Broker",
+            "emsworker.tasks.annotations": "UNKNOWN ResultType Types result_type_of",
             "emsworker.tasks.correlation": "CAUSATION CORRELATION",
             "emsworker.tasks.middleware": "Middleware PublishBracket RunBracket RunOutcome",
             "emsworker.tasks.options": "HandlerOptions",

@@ -11,7 +11,7 @@ from typing import Any, cast
 from emsworker.extending.apps import Ems, Route, Signature
 from emsworker.extending.errors import UnknownTask
 from emsworker.extending.values import uid_text
-from emsworker.flows.canvas import NAME, Canvas, CanvasRunner
+from emsworker.flows.canvas import NAME, Canvas, CanvasRunner, first_calls
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
@@ -64,7 +64,23 @@ class CanvasTask(FlowTask[..., Any], CanvasRunner):
         self, canvas: Canvas[Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any
     ) -> FlowHandle[Any]:
         """Start a canvas; see :meth:`Canvas.apply_async`."""
-        return self.start(self.write(canvas, Given(args, kwargs)), [*args], {**kwargs}, **options)
+        tree, first = self.write(canvas, Given(args, kwargs)), next(first_calls(canvas))
+        given = [[*args], {**kwargs}] if first.immutable else first.task.dump_arguments([*args], {**kwargs})
+        return self.start(tree, *given, **options)
+
+    def build_value(self, value: Any, version: int, args: Sequence[Any]) -> Any:
+        """Return the value of a canvas, from plain JSON: what the tasks of its last calls return."""
+        tree = args[0]
+        return self._build(tree["tasks"], tree["root"], value)
+
+    def _build(self, tasks: Sequence[Sequence[str]], node: Node, value: Any) -> Any:
+        if isinstance(node, list):
+            name, topic, group = tasks[node[0]]
+            task = self.flow_app.registry.find_task(topic, name, group)
+            return value if task is None else task.build_result(value)
+        if "group" in node:
+            return [self._build(tasks, *one) for one in zip(node["group"], value, strict=True)]
+        return self._build(tasks, node["chain"][-1], value)
 
     def signature_of(self, part: Any) -> Signature[Any]:
         """Return the call of a canvas, or of a call with callbacks, that another flow makes: it is called as a flow.
@@ -203,8 +219,7 @@ class _Level:
     def _find(self, node: Node) -> Any:
         assert isinstance(node, list)
         name, topic, group = self._tasks[node[0]]
-        route = self._task.flow_app.registry.routes.get((topic, group))
-        task = None if route is None else route.find(name)
+        task = self._task.flow_app.registry.find_task(topic, name, group)
         if task is None:
             raise UnknownTask(f"task {name!r} of {topic}/{group}, which a canvas calls, is not known to this worker")
         return task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction
@@ -16,7 +17,7 @@ from emsworker.flows import branches
 from emsworker.flows.canvas import Canvas, task_of
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
-from emsworker.flows.run import FlowRun, outcome_of, step_name
+from emsworker.flows.run import FlowRun, outcome_of, step_name, step_type
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,8 +58,8 @@ class _Face:
     def undo(self, signature: Call[Any]) -> None:
         """Have a call made if the flow fails later: in reverse order, each when the one before has ended."""
         call = _checked(signature)
-        call.task.check_call(call.args, call.kwargs)  # by then it is too late
-        self._run.undo(call)
+        args, kwargs = call.task.body_of(call.args, call.kwargs)  # by then it is too late for a check
+        self._run.undo(replace(call, args=tuple(args), kwargs=kwargs))
 
 
 class Flow(_Face):
@@ -78,14 +79,16 @@ class Flow(_Face):
             what the function raises; if the flow goes on after it, later runs raise it here again.
         """
         _refuse_coroutine(function)
-        value: R = self._run.step(step_name(function), partial(function, *args, **kwargs))
+        value: R = self._run.step(step_name(function), partial(function, *args, **kwargs), step_type(function))
         return value
 
     def transaction(self, function: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function with an open transaction; its SQL and the record are one commit, so it takes effect once."""
         _refuse_coroutine(function)
         name = step_name(function)
-        value: R = self._run.transaction(name, lambda transaction: function(transaction, *args, **kwargs))
+        value: R = self._run.transaction(
+            name, lambda transaction: function(transaction, *args, **kwargs), step_type(function)
+        )
         return value
 
     def call(self, signature: Call[R]) -> R:
@@ -95,7 +98,7 @@ class Flow(_Face):
             CallFailed: it has failed for good.
         """
         call = _checked(signature)
-        value: R = self._run.value_of(self._run.calls(CALL, call.task.name, [call], leaves=True))
+        value: R = self._run.value_of(self._run.calls(CALL, call.task.name, [call], leaves=True), call)
         return value
 
     @overload
@@ -112,7 +115,7 @@ class Flow(_Face):
             CallFailed: one has failed for good; the others have ended too.
         """
         name, calls = _group(signatures)
-        return self._run.values_of(self._run.calls(GATHER, name, calls, leaves=True), errors=errors)
+        return self._run.values_of(self._run.calls(GATHER, name, calls, leaves=True), calls, errors=errors)
 
     def sleep(self, duration: float | str) -> None:
         """Wait for some seconds, or ``"1d"``; the flow costs rows meanwhile, and no process."""
@@ -154,21 +157,21 @@ class AsyncFlow(_Face):
 
         A plain function is called by a thread.
         """
-        name = step_name(function)
+        name, kind = step_name(function), step_type(function)
         call: Callable[[], Any] = partial(function, *args, **kwargs)
         if not iscoroutinefunction(getattr(function, "function", function)):
-            return await self._do(lambda: self._run.step(name, call))
+            return await self._do(lambda: self._run.step(name, call, kind))
         branches.enter()
         row = self._run.find("step", name)
         if row is not None:
-            return outcome_of(row)
+            return outcome_of(row, kind)
         row = self._run.new_step(name)
         self._active += 1
         try:
             with self._run.inside(name), self._run.noting(row):
                 value = await call()
             async with self._lock:
-                return await self._run.akeep(row, value)
+                return await self._run.akeep(row, value, kind)
         finally:
             self._leave()
 
@@ -179,7 +182,9 @@ class AsyncFlow(_Face):
         _refuse_coroutine(function)
         name = step_name(function)
         value: R = await self._do(
-            lambda: self._run.transaction(name, lambda transaction: function(transaction, *args, **kwargs))
+            lambda: self._run.transaction(
+                name, lambda transaction: function(transaction, *args, **kwargs), step_type(function)
+            )
         )
         return value
 
@@ -188,7 +193,7 @@ class AsyncFlow(_Face):
         call = _checked(signature)
         row = await self._do(lambda: self._run.calls(CALL, call.task.name, [call], leaves=False))
         await self._until(row.pending == 0, f"call {row.name}", steps=[row.number])
-        value: R = await self._do(lambda: self._run.value_of(row))
+        value: R = await self._do(lambda: self._run.value_of(row, call))
         return value
 
     @overload
@@ -200,7 +205,7 @@ class AsyncFlow(_Face):
         name, calls = _group(signatures)
         row = await self._do(lambda: self._run.calls(GATHER, name, calls, leaves=False))
         await self._until(row.pending == 0, f"gather {row.name}", steps=[row.number])
-        values: list[Any] = await self._do(lambda: self._run.values_of(row, errors=errors))
+        values: list[Any] = await self._do(lambda: self._run.values_of(row, calls, errors=errors))
         return values
 
     async def sleep(self, duration: float | str) -> None:

@@ -10,7 +10,7 @@ from emsworker.extending.apps import Ems
 from emsworker.extending.errors import ResultTimeout
 from emsworker.extending.processes import ticks
 from emsworker.flows.errors import FlowCancelled, FlowFailed, UnknownFlow
-from emsworker.flows.port import FlowStore
+from emsworker.flows.port import FlowFunction, FlowStore
 from emsworker.flows.retrying import first_step
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, GATHER, CallEnd, FlowRow, StepRow, decode_value
 from emsworker.flows.run import value_of
@@ -74,6 +74,7 @@ class FlowHandle(Generic[R]):
         Raises:
             ResultTimeout: it has not ended in time.
             FlowFailed, FlowCancelled: it has not ended well.
+            DecodeError: it is not what the function's annotation says here.
             UnknownFlow: there is none.
         """
         until = None if timeout is None else ticks() + timeout
@@ -95,7 +96,11 @@ class FlowHandle(Generic[R]):
         if row.state == FAILED:
             assert row.failure is not None
             raise FlowFailed(self.id, row.failure.kind, row.failure.text)
+        function: Any = self._app.registry.find_task(row.topic, row.name)
         value: R = decode_value(row.value)
+        if isinstance(function, FlowFunction):
+            args, _ = decode_value(row.args)
+            value = function.build_value(value, row.version, args)
         return value
 
     @property

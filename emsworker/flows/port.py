@@ -36,8 +36,16 @@ class FlowFunction(ABC):
         """Check that a store may keep its flows, as that of a flow that calls it does."""
 
     @abstractmethod
-    def check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function takes these arguments."""
+    def body_of(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Any]:
+        """Return the arguments of a call as they are kept, checked."""
+
+    @abstractmethod
+    def build_value(self, value: Any, version: int, args: Sequence[Any]) -> Any:
+        """Return the value of a flow that has ended well, from plain JSON.
+
+        Args:
+            version, args: of the flow.
+        """
 
     @abstractmethod
     def start(self, *args: Any, transaction: Any = None, **kwargs: Any) -> object:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from emsworker import Ignore
-from emsworker.extending.apps import Signature, Task, full_name
+from emsworker.extending.apps import ResultType, Signature, Task, full_name, result_type_of
 from emsworker.extending.errors import (
     EmsError,
     EncodeError,
@@ -99,34 +99,38 @@ class FlowRun:
 
     # -- steps that run here -------------------------------------------------------------------------------------------
 
-    def step(self, name: str, call: Callable[[], Any]) -> Any:
-        """Return the checkpoint of a step; a new one is run first."""
+    def step(self, name: str, call: Callable[[], Any], kind: ResultType | None = None) -> Any:
+        """Return the checkpoint of a step; a new one is run first.
+
+        Args:
+            kind: of its value; ``None`` for plain JSON.
+        """
         row = self.find(STEP, name)
         if row is not None:
-            return outcome_of(row)
+            return outcome_of(row, kind)
         row = self._new(STEP, name)
         with self.inside(name), self.noting(row):
             value = call()
-        return self.keep(row, value)
+        return self.keep(row, value, kind)
 
-    def keep(self, row: StepRow, value: Any) -> Any:
+    def keep(self, row: StepRow, value: Any, kind: ResultType | None) -> Any:
         """Record the value of a step that has run, and return it as every later run will get it."""
-        row.value = encode_value(value, f"what step {row.name!r} returns")
+        row.value = _encoded(value, f"what step {row.name!r} returns", kind)
         if self._is_written:
             with self._answered():
                 self.store.checkpoint(self.flow, row)
         else:
             self._write(self._take(added=[row]))
-        return decode_value(row.value)
+        return outcome_of(row, kind)
 
-    async def akeep(self, row: StepRow, value: Any) -> Any:
+    async def akeep(self, row: StepRow, value: Any, kind: ResultType | None) -> Any:
         """Do the same for a coroutine: its checkpoint shares a commit with those of other flows."""
         if not self._is_written:
-            return await self.app.pool.run(lambda: self.keep(row, value))
-        row.value = encode_value(value, f"what step {row.name!r} returns")
+            return await self.app.pool.run(lambda: self.keep(row, value, kind))
+        row.value = _encoded(value, f"what step {row.name!r} returns", kind)
         with self._answered():
             await self.store.acheckpoint(self.flow, row, self.app.pool)
-        return decode_value(row.value)
+        return outcome_of(row, kind)
 
     @property
     def _is_written(self) -> bool:
@@ -149,17 +153,17 @@ class FlowRun:
             self._unwritten.added.append(row)
             raise
 
-    def transaction(self, name: str, call: Callable[[Transaction], Any]) -> Any:
+    def transaction(self, name: str, call: Callable[[Transaction], Any], kind: ResultType | None) -> Any:
         """Return the checkpoint of a transaction; a new one is run, and committed with it."""
         row = self.find(TRANSACTION, name)
         if row is not None:
-            return outcome_of(row)
+            return outcome_of(row, kind)
         row = self._new(TRANSACTION, name)
         change = self._take(added=[row])
 
         def write(transaction: OutboxTransaction) -> None:
             value = call(transaction)
-            row.value = encode_value(value, f"what transaction {name!r} returns")
+            row.value = _encoded(value, f"what transaction {name!r} returns", kind)
             self.store.write_in(transaction, self.flow, change)
 
         with self.inside(name):
@@ -171,7 +175,7 @@ class FlowRun:
                 row.failure = StoredError(_class_path(error), text_of(error))
                 self._unwritten.added.append(row)
                 raise
-        return decode_value(row.value)
+        return outcome_of(row, kind)
 
     def _commit(self, write: Callable[[OutboxTransaction], None]) -> None:
         own: list[StoreUnavailable] = []
@@ -278,30 +282,38 @@ class FlowRun:
         if row.topics is not None and len(row.topics) > _TOPICS:
             raise WrongArguments(f"{row.name[:50]}: calls of one step go to at most some hundred topics")
 
-    def value_of(self, row: StepRow) -> Any:
+    def value_of(self, row: StepRow, call: Signature[Any] | None = None) -> Any:
         """Return what a call has returned.
+
+        Args:
+            call: whose task builds it; otherwise it is plain JSON.
 
         Raises:
             CallFailed: it has failed.
+            DecodeError: it is not what the task's annotation says.
         """
         end = self._call_ends.get(row.number)
         if end is None:
             (end,) = self.store.ends_of(self.flow, row)
-        return value_of(row, end)
+        value = value_of(row, end)
+        return value if call is None else _built(value, call)
 
-    def values_of(self, row: StepRow, *, errors: bool) -> list[Any]:
+    def values_of(self, row: StepRow, calls: Sequence[Signature[Any]] = (), *, errors: bool) -> list[Any]:
         """Return what the calls of a step have returned, in their order.
 
         Args:
+            calls: whose tasks build it; otherwise it is plain JSON.
             errors: return the error of a call that has failed in its place, instead of raising the first one.
 
         Raises:
             CallFailed: one has failed.
+            DecodeError: a value is not what its task's annotation says.
         """
         values = []
         for end in self.store.ends_of(self.flow, row) if row.total else ():
             try:
-                values.append(value_of(row, end))
+                value = value_of(row, end)
+                values.append(_built(value, calls[end.number]) if calls else value)
             except CallFailed as error:
                 if not errors:
                     raise
@@ -512,22 +524,28 @@ class FlowRun:
         self._unwritten = RunChange(change.added, change.ended, change.taken)
 
 
-def outcome_of(row: StepRow) -> Any:
+def _encoded(value: Any, what: str, kind: ResultType | None) -> bytes:
+    return encode_value(value if kind is None else kind.dump(value), what)
+
+
+def outcome_of(row: StepRow, kind: ResultType | None = None) -> Any:
     """Return the value of a step that has ended, or raise its error again.
 
     The error is one of the same class, with the same text and none of its attributes, if that class is loaded.
 
     Raises:
         StepFailed: its class is not.
+        DecodeError: the value is not of this kind.
     """
     if row.failure is None:
-        return decode_value(row.value)
+        value = decode_value(row.value)
+        return value if kind is None else kind.build(value)
     failed = StepFailed(row.name, row.failure.kind.rpartition(".")[2], row.failure.text)
-    kind = _find_class(row.failure.kind)
-    if kind is None:
+    found = _find_class(row.failure.kind)
+    if found is None:
         raise failed
     try:
-        error = kind.__new__(kind)
+        error = found.__new__(found)
     except TypeError:  # it is not made without arguments of its own, as ExceptionGroup
         raise failed from None
     error.args = (row.failure.text,)
@@ -546,6 +564,13 @@ def value_of(row: StepRow, end: CallEnd) -> Any:
     raise CallFailed(name, end.failure.kind, end.failure.text, (row.number, end.number))
 
 
+def _built(value: Any, call: Signature[Any]) -> Any:
+    task = call.task
+    if isinstance(task, FlowFunction):
+        return task.build_value(value, task.version, call.args)
+    return task.build_result(value)
+
+
 def step_name(function: Any) -> str:
     """Return the name of a step.
 
@@ -556,9 +581,23 @@ def step_name(function: Any) -> str:
         return function.name
     if not callable(function):
         raise WrongArguments(f"a step was given {function!r:.100}; give it a function and its arguments")
+    function = _unwrapped(function)
+    return full_name(function).rpartition(".")[2] if hasattr(function, "__qualname__") else full_name(function)
+
+
+def step_type(function: Any) -> ResultType | None:
+    """Return the type of the value of a step, if that is built from JSON."""
+    return (
+        function.result_type
+        if isinstance(function, Task)
+        else result_type_of(step_name(function), _unwrapped(function))
+    )
+
+
+def _unwrapped(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
-    return full_name(function).rpartition(".")[2] if hasattr(function, "__qualname__") else full_name(function)
+    return function
 
 
 def is_final(error: BaseException) -> bool:

@@ -60,7 +60,7 @@ def new_flow(
         EncodeError: an argument has no JSON form.
         InvalidName: the id or an attribute is too long, or no text.
     """
-    task.check_call(args, kwargs)
+    body = task.body_of(args, kwargs)
     burst, longest = None, _LONGEST_KEY
     if debounce_s is not None:
         burst, longest = key, _LONGEST_KEY - len(f"/{uid_text(new_uid())}")
@@ -71,7 +71,7 @@ def new_flow(
         _word("an attribute's name", name, 64): _word(name, str(value), 190)
         for name, value in (attributes or {}).items()
     }
-    encoded = encode_value([list(args), dict(kwargs)], f"the arguments of flow {task.name!r}")
+    encoded = encode_value(body, f"the arguments of flow {task.name!r}")
     encoded_headers = encode_headers({**headers, **wake_headers(task, store)})
     own = key if burst is None else f"{burst}/{uid_text(new_uid())}"
     common = own, task.name, task.version, task.topic, encoded_headers, encoded, timeout_s, words

@@ -11,7 +11,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task
+from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task, Types
 from emsworker.extending.errors import (
     AssertionBroken,
     ConfigError,
@@ -82,6 +82,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         self.flow_app = app
         self.version = version
         self._functions = {version: function}
+        self._types_by_version: dict[int, Types] = {}
 
     def add_version(self, version: int, function: Callable[..., Any]) -> None:
         """Add the function of another version; flows are started with the highest.
@@ -97,6 +98,25 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         self._functions[version] = function
         self.version = max(self._functions)
         self.function = self.__wrapped__ = self._functions[self.version]
+        for made in ("types", "argument_types", "result_type", "_signature", "_by_position"):
+            self.__dict__.pop(made, None)  # of the function before
+        if self.options.typed:
+            self.types_of(version)
+
+    def types_of(self, version: int) -> Types:
+        """Return what is built by the annotations of a version's function."""
+        if version not in self._types_by_version:
+            self._types_by_version[version] = self.read_types(self._functions[version])
+        return self._types_by_version[version]
+
+    def build_value(self, value: Any, version: int, args: Sequence[Any]) -> Any:
+        """Return the value of a flow that has ended well, from plain JSON.
+
+        Raises:
+            DecodeError: it is not what the function's annotation says.
+        """
+        types = self.types_of(version).result if version in self._functions else None
+        return value if types is None else types.build(value)
 
     @property
     def store(self) -> FlowStore:
@@ -214,6 +234,10 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             return found
         raise UnknownTask(f"task {name!r}, which undoes a step of {self.name}, is not known here")
 
+    def dump_result(self, value: Any) -> Any:
+        """Return what a message of a flow returns, which is nothing: a value is the flow's."""
+        return value
+
     # -- running -------------------------------------------------------------------------------------------------------
 
     def call(self, message: Message, transaction: Any = None) -> Any:
@@ -239,7 +263,10 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             if known is None:
                 start(store, self, new_flow(self, store, args, kwargs, message.id, headers=slot))
 
-        self._where_kept(start_on, None, message.id)
+        try:
+            self._where_kept(start_on, None, message.id)
+        except WrongArguments as error:
+            raise DecodeError(f"message {message.id} starts no flow: {error}") from None
 
     def _run(self, store: FlowStore, number: int, message: Message) -> None:
         """Run a flow until it ends or waits; again at once if what it was to wait for comes meanwhile."""
@@ -258,9 +285,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             _log_left(left)
 
     def _run_once(self, run: FlowRun, message: Message) -> None:
-        args, kwargs = decode_value(run.flow.args)
         try:
             _check_deadline(run)
+            args, kwargs = self._arguments(run.flow)
             value = self._functions[run.flow.version](
                 Flow(run, message.attempt, message.headers.get(SLOT_HEADER)), *args, **kwargs
             )
@@ -307,7 +334,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         """Await the function until it ends, or all of it waits."""
         idle = asyncio.Event()
         flow = AsyncFlow(run, message.attempt, message.headers.get(SLOT_HEADER), idle)
-        args, kwargs = decode_value(run.flow.args)
+        args, kwargs = self._arguments(run.flow)
         function = self._functions[run.flow.version]
 
         async def call() -> Any:
@@ -369,10 +396,22 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         """Return the calls that are made when a flow fails."""
         return ()
 
+    def _arguments(self, flow: FlowRow) -> Any:
+        """Return the arguments of a flow, a list and a dict.
+
+        Raises:
+            DecodeError: one is not what its annotation says.
+        """
+        args, kwargs = decode_value(flow.args)
+        types = self.types_of(flow.version).arguments
+        return (args, kwargs) if types is None else types.build(args, kwargs)
+
     def _end(self, run: FlowRun, value: Any) -> dict[str, Any]:
         """Return how a flow ends whose function has returned a value."""
         run.check_unchanged()
         run.history.check_all_asked()
+        types = self.types_of(run.flow.version).result
+        value = value if types is None else types.dump(value)
         return {"state": DONE, "value": encode_value(value, "what the flow returns")}
 
     def _fail(self, run: FlowRun, message: Message, error: Exception) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from emsworker.extending.apps import Ems, PartialSignature, Task
+from emsworker.extending.apps import UNKNOWN, Ems, PartialSignature, Task
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
 from emsworker.flows.canvas import Canvas, chord, first_calls, group, unrolled
 from emsworker.flows.port import FlowFunction, FlowStore
@@ -30,7 +30,7 @@ class Given(NamedTuple):
     kwargs: Mapping[str, Any]
 
 
-ONE_VALUE = Given((None,), {})
+ONE_VALUE = Given((UNKNOWN,), {})
 """In a check, where the value is not known."""
 
 
@@ -101,16 +101,17 @@ class TreeWriter:
         if wrong := [name for name in ("task_id", "transaction") if call.options.get(name) is not None]:
             fix = "a call of a canvas has no such option; give the id or transaction of the whole to apply_async()"
             raise ConfigError([Problem(one, repr(call.options[one]), fix) for one in wrong])  # type: ignore[literal-required]
-        self._check(call, given)
+        args, kwargs = self._checked(call, given)
         more: dict[str, Any] = {**({"options": _written(call.options)} if call.options else {}), **self._links(call)}
         if call.immutable:
             more["immutable"] = True
-        node = [self._number(call.task), [*call.args], call.kwargs, more]
+        node = [self._number(call.task), args, kwargs, more]
         while len(node) > 2 and not node[-1]:
             node.pop()
         return node
 
-    def _check(self, call: PartialSignature[Any], given: Given) -> None:
+    def _checked(self, call: PartialSignature[Any], given: Given) -> tuple[list[Any], dict[str, Any]]:
+        """Return the call's own arguments as they are kept."""
         task = call.task
         if task.app is not self._app:
             raise WrongArguments(
@@ -119,10 +120,10 @@ class TreeWriter:
             )
         if isinstance(task, FlowFunction):
             task.check_kept_by(self._store)
-        args, kwargs = arguments(call.args, call.kwargs, given, call.immutable)
-        task.check_call(args, kwargs)
+        args, kwargs = task.body_of(*arguments(call.args, call.kwargs, given, call.immutable))
         if call.options:
             task.prepare(args, kwargs, **call.options).encode(self._app.settings)  # type: ignore[misc]
+        return args[len(args) - len(call.args) :], {name: kwargs[name] for name in call.kwargs}
 
     def _links(self, part: Any) -> dict[str, Any]:
         links: dict[str, Any] = {}
@@ -136,7 +137,7 @@ class TreeWriter:
         first = next(first_calls(part), None)
         if first is None:
             raise WrongArguments(f"{part!r} of link_error calls nothing; nothing was started")
-        return self.write(part, Given((None,) * taken_of_error(first.task, first.args, first.kwargs), {}))
+        return self.write(part, Given((UNKNOWN,) * taken_of_error(first.task, first.args, first.kwargs), {}))
 
     def _number(self, task: Task[..., Any]) -> int:
         return self._places.setdefault((task.name, task.topic, task.group), len(self._places))

@@ -92,6 +92,7 @@ class TaskKeywords(HandlerKeywords, total=False):
     group: str | None
     order: Literal["key", "partition"] | None
     priority: int | None
+    typed: bool | None
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ class HandlerOptions:
         rate_limit: of the whole group, on all machines: at most this many starts, ``100/s``, ``30/m``, ``5/h``.
         max_running: of the whole group, on all machines: at most this many messages run at once.
         priority: of a task's calls that name none, 0 to 9; higher ones are run first.
+        typed: true to check all of a task's arguments, and its result, against their annotations, and to refuse
+            annotations that are no types of JSON's or Pydantic's; false to use none of them. By default, those are used
+            that name what JSON does not have, such as a model or a datetime, as far as Pydantic knows it.
     """
 
     transactional: bool = option(False, flag())
@@ -140,11 +144,14 @@ class HandlerOptions:
     rate_limit: str | None = option(None, RATE)
     max_running: int | None = option(None, MOST_RUNNING)
     priority: int | None = option(None, whole(0, len(PRIORITIES) - 1))
+    typed: bool | None = option(None, flag())
 
     def __post_init__(self) -> None:
         problems = problems_in(self)
         if self.keeps_result and self.batch:
             problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
+        if self.typed and self.batch:
+            problems.append(Problem("typed", "True", "a batch handler gets messages, whose bodies are plain JSON"))
         raise_problems(problems)
 
     @classmethod

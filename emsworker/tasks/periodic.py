@@ -15,7 +15,7 @@ from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic, priority_head
 from emsworker.core.options import choice, number, raise_problems, text, unknown_options
 from emsworker.core.priority import level_for
 from emsworker.core.schedule import CATCH_UP, Declared, interval_spec, parse_timetable, parse_zone
-from emsworker.tasks.task import Task, call_body
+from emsworker.tasks.task import Task
 
 _LONGEST_SPEC = 200
 
@@ -51,7 +51,8 @@ class Periodic:
             InvalidPriority: the task has a priority, and its topic does not distinguish priorities.
         """
         body, codec_headers = encode_body(
-            [list(self.args), dict(self.kwargs)], settings.serializer, settings.compression, budget=settings.budget
+            *(self.task.body_of(self.args, self.kwargs), settings.serializer, settings.compression),
+            budget=settings.budget,
         )
         priority = self.task.options.priority
         level_for(topic.name, topic.priorities, priority)
@@ -110,8 +111,7 @@ def read_timetable(what: str, cron: Any, every: Any, timezone: Any, catch_up: An
 
 def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None) -> None:
     """Refuse a call that the worker could not send at its start."""
-    body, settings = call_body(task.name, args, kwargs), task.app.settings
-    task.check_call(*body)
+    body, settings = task.body_of(args, kwargs), task.app.settings
     encode_body(body, settings.serializer, settings.compression, names=CALL, budget=settings.budget)
     encode_key("key", key)
 

@@ -51,6 +51,11 @@ class Registry:
             raise ConfigError([Problem("group", repr(group), fix)])
         return self.routes.setdefault(key, Route(*key))
 
+    def find_task(self, topic: str, name: str, group: str | None = None) -> Task | None:
+        """Return a task of a topic, if the app has it; without a group the first one of that name."""
+        routes = [one for one in self.routes.values() if one.topic == topic and group in (None, one.group)]
+        return next((task for route in routes if (task := route.find(name)) is not None), None)
+
     def kind_of(self, topic: str) -> TopicKind:
         """Return the kind with which the app would create a topic."""
         listened_to = any(route.topic == topic for route in self.broadcasts.values())
@@ -79,7 +84,7 @@ class Registry:
             raise ConfigError([Problem("task", task.name, f"{route.topic}/{route.group} has a handler for it already")])
         route.tasks[task.name] = task
 
-    def find_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:
+    def declared_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:
         """Return the task of that name, in a topic and a group if they are given; ``None`` if none is declared here.
 
         Raises:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Generic, Literal, overload
 
 from emsworker.broker.results import ResultBackend
@@ -24,6 +26,21 @@ _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2
 _JSON = Decoder(("json",))
 
 
+@dataclass(frozen=True, slots=True)
+class CallReceipt(Receipt[R]):
+    """Receipt of a call whose result is built by an annotation.
+
+    Args:
+        task: topic, name and group of the task.
+    """
+
+    task: tuple[str, str, str] = ("", "", "")
+
+
+Build = Callable[[Any], Any]
+_NONE: Mapping[bytes, Build] = MappingProxyType({})
+
+
 def uids_of(messages: Iterable[Receipt[Any] | str]) -> list[bytes]:
     """The uids of calls that are named by receipts or ids."""
     return [parse_uid(message.id if isinstance(message, Receipt) else message) for message in messages]
@@ -32,18 +49,23 @@ def uids_of(messages: Iterable[Receipt[Any] | str]) -> list[bytes]:
 class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
     """The results of several calls, in the order in which they were asked for.
 
-    For a type checker ``R`` is what the task returns; values have been JSON on their way, so a tuple comes as a list.
+    For a type checker ``R`` is what the task returns. Values have been JSON on their way; those that JSON does not have
+    are built again by the task's annotation, if the receipt of the call is given.
 
     Args:
         uids: of the calls.
         backend: where they are.
         pool: the threads on which coroutines look.
+        builds: makes the values of JSON, where they are built.
     """
 
-    def __init__(self, uids: Sequence[bytes], backend: ResultBackend, pool: ThreadPool) -> None:
+    def __init__(
+        self, uids: Sequence[bytes], backend: ResultBackend, pool: ThreadPool, builds: Mapping[bytes, Build] = _NONE
+    ) -> None:
         self.uids = list(uids)
         self._backend = backend
         self._pool = pool
+        self._builds = builds
         self._known: dict[bytes, ResultRow] = {}
 
     def __len__(self) -> int:
@@ -62,7 +84,7 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
         return AsyncResult(self._part([self.uids[number]]))
 
     def _part(self, uids: Sequence[bytes]) -> ResultSet[R]:
-        part: ResultSet[R] = ResultSet(uids, self._backend, self._pool)
+        part: ResultSet[R] = ResultSet(uids, self._backend, self._pool, self._builds)
         part._known = self._known  # shared: a result that one of them has found is known to all
         return part
 
@@ -152,7 +174,7 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
         return self._values(raises)
 
     def _values(self, raises: bool) -> list[Any]:
-        values = [_value(self._known[uid]) for uid in self.uids]
+        values = [_value(self._known[uid], self._builds.get(uid)) for uid in self.uids]
         failed = next((value for value in values if isinstance(value, (TaskFailed, Cancelled))), None)
         if raises and failed is not None:
             raise failed
@@ -234,6 +256,7 @@ class AsyncResult(Generic[R]):
             TaskFailed: it has failed, with the type, message and traceback of its exception.
             Cancelled: it was cancelled.
             ResultTimeout: it has not ended in time.
+            DecodeError: it is not what the task's annotation says here.
             StoreUnavailable: the server that keeps results does not answer.
         """
         return self._alone.get(timeout)[0]
@@ -250,9 +273,10 @@ class AsyncResult(Generic[R]):
         return f"<AsyncResult {self.id}>"
 
 
-def _value(row: ResultRow) -> Any:
+def _value(row: ResultRow, build: Build | None) -> Any:
     if row.cancelled:
         return Cancelled(uid_text(row.uid))
     if row.error_type is not None:
         return TaskFailed(uid_text(row.uid), row.error_type, row.error or "", row.traceback or "")
-    return _JSON.decode(row.body or b"null", {})
+    value = _JSON.decode(row.body or b"null", {})
+    return value if build is None else build(value)

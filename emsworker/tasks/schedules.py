@@ -120,17 +120,15 @@ def declare_call(
     return Declared(*times, topic.name, message.key, message.headers, message.body, task, message.tag, expires)
 
 
-def change_arguments(
-    one: Declared, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, settings: Settings
-) -> Declared:
-    """Return a schedule whose calls have other arguments; both ``None`` leave them as they are.
+def change_arguments(one: Declared, arguments: list[Any], settings: Settings) -> Declared:
+    """Return a schedule whose calls have other arguments.
+
+    Args:
+        arguments: as they are sent.
 
     Raises:
-        WrongArguments, EncodeError, MessageTooLarge: they cannot be sent.
+        EncodeError, MessageTooLarge: they cannot be sent.
     """
-    if args is None and kwargs is None:
-        return one
-    arguments = call_body(one.task, () if args is None else args, kwargs)
     body, codec = encode_body(arguments, settings.serializer, names=CALL, budget=settings.budget)
     if len(body) > settings.max_message_bytes:
         raise MessageTooLarge(f"a body of {len(body)} bytes is over the limit of {settings.max_message_bytes} bytes")
@@ -228,10 +226,12 @@ class AppSchedules:
         when.check(name)
 
         def change(one: Declared) -> Declared:
-            changed = change_arguments(when.changed(one), args, kwargs, self._app.settings)
-            if changed.body != one.body and (task := self._find(one.task)) is not None:
-                task.check_call(args or (), kwargs or {})
-            return changed
+            changed = when.changed(one)
+            if args is None and kwargs is None:
+                return changed
+            task = self._app.registry.declared_task(one.task, one.topic)
+            arguments = call_body(one.task, args or (), kwargs) if task is None else task.body_of(args or (), kwargs)
+            return change_arguments(changed, arguments, self._app.settings)
 
         return self._app.broker.schedules.change(name, change, transaction)
 
@@ -275,13 +275,9 @@ class AppSchedules:
         return self._app.broker.schedules.page(prefix, encode_key("tag", tag), after, limit)
 
     def _task(self, name: str, topic: str | None) -> Task[..., Any]:
-        found = self._find(name, topic) or self._find(name)
+        registry = self._app.registry
+        found = registry.declared_task(name, topic) or registry.declared_task(name)
         if found is None:
             fix = f"app {getattr(self._app, 'name', '')!r} declares no task of that name"
             raise ConfigError([Problem("task", repr(name), fix)])
         return found
-
-    def _find(self, name: str, topic: str | None = None) -> Task[..., Any] | None:
-        routes = self._app.registry.routes.values()
-        found = (route.tasks[name] for route in routes if name in route.tasks and topic in (None, route.topic))
-        return next(found, None)

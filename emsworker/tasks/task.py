@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
-from inspect import iscoroutinefunction, signature
+from inspect import Signature as FunctionSignature
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from emsworker.core.config import Settings
@@ -23,9 +23,10 @@ from emsworker.core.run import UNWATCHED, Run
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, DeliveryOptions, Outgoing, SendOptions
 from emsworker.publish.transaction import OutboxTransaction
+from emsworker.tasks.annotations import ArgumentTypes, ResultType, Types, read_types, signature_of
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.results import AsyncResult
+from emsworker.tasks.results import AsyncResult, CallReceipt
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec as _ParamSpec
@@ -194,6 +195,14 @@ class Handler:
         """Run it for one message; ``transaction`` is given to transactional handlers only."""
         raise NotImplementedError
 
+    def dump_result(self, value: Any) -> Any:
+        """Return what it has returned, as it is stored.
+
+        Raises:
+            EncodeError: it is not what the handler's annotation says.
+        """
+        return value
+
     def call_batch(self, messages: Sequence[Message], transaction: Any = None) -> Any:
         """Run it for several messages at once."""
         first = () if transaction is None else (transaction,)
@@ -208,6 +217,8 @@ class Subscription(Handler):
         if options.priority is not None:
             fix = "a subscription sends nothing; give the priority when you send"
             raise ConfigError([Problem("priority", str(options.priority), fix)])
+        if options.typed:
+            raise ConfigError([Problem("typed", "True", "a subscription gets messages, whose bodies are plain JSON")])
 
     def call(self, message: Message, transaction: Any = None) -> Any:
         """Run it for one message."""
@@ -307,6 +318,8 @@ class Task(Handler, Generic[P, R]):
         self.bind = bind
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
+        if options.typed:  # otherwise at its first use, when all that its annotations name is there
+            self.types  # noqa: B018 - read here
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, without the stream."""
@@ -324,7 +337,13 @@ class Task(Handler, Generic[P, R]):
         return self.call_with(args, kwargs, message, transaction)
 
     def call_with(self, args: Sequence[Any], kwargs: Mapping[str, Any], message: Message, transaction: Any) -> Any:
-        """Run the function with these arguments, for a message."""
+        """Run the function with these arguments, for a message.
+
+        Raises:
+            DecodeError: one is not what its annotation says.
+        """
+        if self.argument_types is not None:
+            args, kwargs = self.argument_types.build(args, kwargs)
         if transaction is not None:
             args = (transaction, *args)
         if self.bind:
@@ -346,17 +365,55 @@ class Task(Handler, Generic[P, R]):
         )
 
     @lazy
-    def _signature(self) -> inspect.Signature | None:
-        """The function's signature; ``None`` if that is not known, or messages reach it in batches.
+    def _signature(self) -> FunctionSignature | None:
+        """The function's signature; ``None`` if that is not known, or messages reach it in batches."""
+        return None if self.options.batch else signature_of(self.function)
 
-        A decorator's own signature counts, not that of what it wraps: it may add arguments.
-        """
+    @lazy
+    def types(self) -> Types:
+        """The types of what is built by the function's annotations."""
+        return self.read_types(self.function)
+
+    def read_types(self, function: Callable[..., Any]) -> Types:
+        """Return what is built by the annotations of a function of this task."""
         if self.options.batch:
-            return None
-        try:
-            return signature(self.function, follow_wrapped=False)
-        except (TypeError, ValueError):  # a function in C may have none
-            return None
+            return Types()
+        given = self.bind + self.options.transactional
+        return read_types(self.name, function, signature_of(function), given, self.options.typed)
+
+    @lazy
+    def argument_types(self) -> ArgumentTypes | None:
+        """The types of those arguments that are built from JSON; ``None`` if there are none."""
+        return self.types.arguments
+
+    @lazy
+    def result_type(self) -> ResultType | None:
+        """The type of what the function returns, if that is built from JSON."""
+        return self.types.result
+
+    def dump_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return arguments as they are sent, a list and a dict.
+
+        Raises:
+            WrongArguments: one is not what its annotation says.
+        """
+        return [args, kwargs] if self.argument_types is None else self.argument_types.dump(args, kwargs)
+
+    def dump_result(self, value: Any) -> Any:
+        """Return what the function has returned, as it is stored.
+
+        Raises:
+            EncodeError: it is not what the annotation says.
+        """
+        return value if self.result_type is None else self.result_type.dump(value)
+
+    def build_result(self, stored: Any) -> Any:
+        """Return what the function has returned, from its stored form.
+
+        Raises:
+            DecodeError: it is not what the annotation says.
+        """
+        return stored if self.result_type is None else self.result_type.build(stored)
 
     @lazy
     def _by_position(self) -> range:
@@ -440,7 +497,33 @@ class Task(Handler, Generic[P, R]):
         """
         refuse_unknown("apply_async()", options, CALLED_WITH)
         call = self.prepare(args, kwargs, expires=expires, task_id=task_id, topic=topic, **options)
-        return self.app.send_prepared(call, transaction)
+        return self.receipt_of(self.app.send_prepared(call, transaction))
+
+    def receipt_of(self, receipt: Receipt[Any]) -> Receipt[R]:
+        """Return the receipt of a call of this task; one that names the task if its result is built."""
+        if self.result_type is None:
+            return receipt
+        place = receipt.id, receipt.topic, receipt.partition, receipt.offset, receipt.created
+        return CallReceipt(*place, (self.topic, self.name, self.group))
+
+    def result(self, call: Receipt[R] | str) -> AsyncResult[R]:
+        """Return the result of a call of this task; it is not fetched yet.
+
+        Args:
+            call: what sending it returned, or its ``id``: :meth:`Ems.result` cannot know the type of a result by that.
+        """
+        known: Receipt[R] = call if isinstance(call, Receipt) else Receipt(call, self.topic, None, None)
+        return self.app.result(self.receipt_of(known), group=self.group)
+
+    def body_of(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> list[Any]:
+        """Return the arguments of a call as they are sent, checked.
+
+        Raises:
+            WrongArguments: the function does not take them.
+        """
+        body = call_body(self.name, args, kwargs)
+        self.check_call(*body)
+        return body if self.argument_types is None else self.argument_types.dump(*body)
 
     def prepare(
         self,
@@ -453,8 +536,7 @@ class Task(Handler, Generic[P, R]):
         **options: Unpack[DeliveryOptions],
     ) -> Outgoing:
         """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
-        body = call_body(self.name, args, kwargs)
-        self.check_call(*body)
+        body = self.body_of(args, kwargs)
         options.setdefault("priority", self.options.priority)
         target = CallTarget(self.name, topic or self.topic, self.group)
         return prepare_call(self.app, target, body, expires, task_id, options)
@@ -530,7 +612,8 @@ class Task(Handler, Generic[P, R]):
             raise WrongArguments(
                 f"calls of task {self.name!r} are for topics {', '.join(sorted(topics))}; give those of one topic"
             )
-        return self.app.send_calls(topics.pop(), prepared, transaction=transaction) if prepared else []
+        sent = self.app.send_calls(topics.pop(), prepared, transaction=transaction) if prepared else []
+        return sent if self.result_type is None else [self.receipt_of(receipt) for receipt in sent]
 
     async def adelay_many(
         self, calls: Iterable[Any], *, transaction: Any = None, **options: Unpack[ManyOptions]
@@ -717,7 +800,7 @@ class Signature(PartialSignature[R]):
 
     def delay(self, *, transaction: Any = None) -> Receipt[R]:
         """Send it now; see :meth:`Task.apply_async`."""
-        return self.task.app.send_prepared(self.prepare(), transaction)
+        return self.task.receipt_of(self.task.app.send_prepared(self.prepare(), transaction))
 
     def prepare(self) -> Outgoing:
         """Return what is sent.

@@ -268,6 +268,8 @@ class Child:
             route.check_order(group.order)
             declare_limit(app.stream, group, route)
             declare_handlers(app.stream, group, route)
+            for task in route.tasks.values():
+                task.types  # noqa: B018 - read before the first message, whose time it would take
             assignments.append(Assignment(topic, group, route))
         return assignments
 
