@@ -73,15 +73,15 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 @topics.command()
 @click.argument("name", shell_complete=complete_topics)
 @change_options(Topic)
-@click.option("--keep-forever", is_flag=True, help="Set no retention.")
+@click.option("--keep-forever", is_flag=True, help="Keep every message, and its log.")
 @common_options
 def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> None:
     """Change settings of the topic NAME; the others keep their values."""
     changes = changes_of(settings)
     if keep_forever:
-        if "retention_s" in changes:
-            raise click.UsageError("--retention and --keep-forever contradict each other.")
-        changes |= {"retention_s": None, "trim_done": False, "age_wins": False}
+        if "retention_s" in changes or "keep_done_s" in changes:
+            raise click.UsageError("--keep-forever contradicts --retention and --keep-done.")
+        changes |= {"retention_s": None, "keep_done_s": None, "age_wins": False}
     if not changes:
         raise click.UsageError("Nothing to change; name at least one setting.")
     print_record(_about(open_stream().admin().change_topic(name, **changes)), as_json)

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Dead, Decision, Ladder, RetryIn
@@ -206,7 +207,9 @@ class Topic:
     retention_s: float | None = setting(
         None, seconds(1), help="delete messages that are older, once every group has run them", listed=True
     )
-    trim_done: bool = setting(False, flag(), help="delete messages as soon as every group has run them")
+    keep_done_s: float | None = setting(
+        None, seconds(), help="delete messages this long after every group has run them", listed=True
+    )
     age_wins: bool = setting(
         False, flag(), help="delete messages older than the retention even if a group has not claimed them"
     )
@@ -216,6 +219,16 @@ class Topic:
     )
     server: str | None = None
     former: tuple[str, ...] = ()
+
+    @property
+    def keeps(self) -> str:
+        """How long messages are kept, in words."""
+        terms = []
+        if self.keep_done_s is not None:
+            terms.append(f"{format_duration(self.keep_done_s)} after done" if self.keep_done_s else "until done")
+        if self.retention_s is not None:
+            terms.append(format_duration(self.retention_s))
+        return " or ".join(terms) or "for ever"
 
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""

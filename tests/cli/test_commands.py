@@ -91,7 +91,7 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "rule": "rw",
         "max_message_bytes": 4 << 20,
         "retention_s": 604800,
-        "trim_done": False,
+        "keep_done_s": None,
         "age_wins": False,
         "priorities": 1,
         "archive_first": False,

@@ -16,7 +16,7 @@ _BEHIND_S = 3.0
 
 def test_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> None:
     admin = Admin(stream.app)
-    admin.create_topic("acts", trim_done=True)
+    admin.create_topic("acts", keep_done_s=0)
     admin.create_group("acts", "a")
     stream.worker(topics=["acts"], groups=["a"], settings={"beat_s": 0.1})
     for first in range(0, _MESSAGES, 1000):
@@ -35,7 +35,7 @@ def test_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> None:
 def test_rows_are_deleted_as_fast_as_they_are_published(one_stream: Stream) -> None:
     """A producer at full speed, a worker that keeps up, and never more rows than a few seconds of publishing."""
     stream = one_stream
-    Admin(stream.app).create_topic("quick", trim_done=True)
+    Admin(stream.app).create_topic("quick", keep_done_s=0)
     stream.worker("tests.process.apps.quick:app", processes=1, threads=4)
     kept, sent = [], 0
     began = time.monotonic()

@@ -128,11 +128,11 @@ def test_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stream: 
     assert skipped == [(group.id, 11, 24), (other.id, 1, 9), (other.id, 10, 24)]
 
 
-def test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
+def test_without_age_wins_the_unclaimed_is_kept_and_what_is_done_waits_for_no_age(stream: Stream) -> None:
     topic, group = keep(stream, 5, retention_s=3600)
     trim_all(stream)
     assert left(stream) == [1, 2, 3, 4, 5]
-    Admin(stream.app()).change_topic("t", retention_s=None, trim_done=True)
+    Admin(stream.app()).change_topic("t", retention_s=None, keep_done_s=0)
     stream.rows("UPDATE ems_message SET born_at = UTC_TIMESTAMP(6)")
     finish(stream, topic, group, 2, stream.client())
     trim_all(stream)
@@ -140,7 +140,7 @@ def test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(s
 
 
 def test_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> None:
-    stream.topic("t", retention_s=3600, trim_done=True)
+    stream.topic("t", retention_s=3600, keep_done_s=0)
     stream.app().send_many("t", range(4))
     trim_all(stream)
     assert left(stream) == [1, 2, 3, 4]

@@ -303,7 +303,7 @@ FAULTS: dict[str, Fault] = {
     # retention
     "log start offset above cursor": Fault(
         "what a group has not claimed is deleted",
-        f"{_STORE}test_retention.py::test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age",
+        f"{_STORE}test_retention.py::test_without_age_wins_the_unclaimed_is_kept_and_what_is_done_waits_for_no_age",
         _sql("retention", "find_needed", "AND g.id NOT IN %(overtaken)s", "AND 1 = 0"),
     ),
     "overtaken cursor stays": Fault(

@@ -16,7 +16,7 @@ from emsworker.broker.memory.once import MemoryKeys
 from emsworker.broker.memory.results import MemoryResults
 from emsworker.broker.memory.transactions import HeldSend, NoConnection, Transactions
 from emsworker.core.codec import Decoder
-from emsworker.core.config import Settings
+from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.declaration import check_declared
 from emsworker.core.errors import EmsError, unknown_message
 from emsworker.core.ids import check_name, parse_uid, uid_text
@@ -34,7 +34,7 @@ class MemoryBroker:
 
     Args:
         settings: the app's.
-        kind_of: returns the kind with which a topic is created.
+        settings_of: returns the settings with which a topic is created.
         connection: a PyMySQL connection for the SQL of transactions.
         on_send: called when messages were accepted.
 
@@ -49,12 +49,12 @@ class MemoryBroker:
     def __init__(
         self,
         settings: Settings,
-        kind_of: Callable[[str], TopicKind],
+        settings_of: TopicSettings,
         connection: Any = None,
         on_send: Callable[[], None] = lambda: None,
     ) -> None:
         self.pool = ThreadPool(0)  # an eager run in a thread could wait for the thread that its handler sends with
-        self._settings, self._kind_of, self._on_send = settings, kind_of, on_send
+        self._settings, self._settings_of, self._on_send = settings, settings_of, on_send
         self._offset_s = timedelta()
         self._topics: dict[str, Topic] = {}
         self._groups: dict[tuple[str, str], KeptGroup] = {}
@@ -130,7 +130,7 @@ class MemoryBroker:
         """Return a topic; every topic exists, and cluster topics have priorities."""
         if name not in self._topics:
             check_name("topic", name)
-            kind = self._kind_of(name)
+            kind = self._settings_of(name)["kind"]
             levels = len(PRIORITIES) if kind is TopicKind.CLUSTER else 1
             size = self._settings.max_message_bytes
             topic = Topic(len(self._topics) + 1, name, kind, 1, TopicRule.READ_WRITE, size, None, priorities=levels)

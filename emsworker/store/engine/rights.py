@@ -153,7 +153,7 @@ CORE = combine(
         {
             "UPDATE ems_partition": {
                 "producer worker": "next_offset",
-                "beat": "next_offset, log_start, trimmed, high_watermark",
+                "beat": "next_offset, log_start, trimmed, high_watermark, done_below, done_at",
             },
             "SELECT ems_message": {
                 "producer": "topic_id, partition, offset, uid, kind",
