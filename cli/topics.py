@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from emsworker.core.model import Topic
 
 from .settings import change_options, create_or_get, creation_options, if_missing_option, listed, record
 
+if TYPE_CHECKING:
+    from emsworker.admin.monitoring import TopicSize
+
 
 @click.group()
 @stream_options
@@ -36,12 +39,20 @@ def _about(topic: Topic) -> dict[str, Any]:
     return {"topic": topic.name, **record(topic)}
 
 
+def _listed(size: TopicSize) -> dict[str, Any]:
+    about = _about(size.topic) | {"keeps": size.topic.keeps}
+    return about | {"messages": size.messages, "bytes": size.bytes_estimate}
+
+
 @topics.command("list")
 @most_option
 @exact_option
 @common_options
 def list_(limit: int, exact: bool, as_json: bool) -> None:
     """List topics, the longest first.
+
+    KEEPS says how long: "1h after done" is that long after every group has run a message, "7d" that long after it was
+    sent, and at least until every group has run it.
 
     MESSAGES counts what is kept, without what was cancelled; beyond a thousand offsets it is estimated from a sample if
     some were. BYTES is estimated from the newest messages. Both cost the same however long the topics are.
@@ -52,8 +63,8 @@ def list_(limit: int, exact: bool, as_json: bool) -> None:
     standing = open_stream().standings().topics(limit, exact=exact, measured=False)
     say_age(standing.age_s)
     say_more(len(standing.topics), standing.count, "topic", "that are longest")
-    rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in standing.topics]
-    columns = ["topic", *listed(Topic), "messages", "bytes"]
+    rows = [_listed(size) for size in standing.topics]
+    columns = ["topic", *listed(Topic), "keeps", "messages", "bytes"]
     empty = "There is no topic yet; `ems topics create NAME` makes one."
     print_rows(rows, columns, as_json, empty, spare=["max_message_bytes", "rule", "priorities"])
 

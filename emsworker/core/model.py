@@ -205,10 +205,10 @@ class Topic:
         4 << 20, MESSAGE_BYTES, help="maximum size of an encoded body; larger ones are refused", listed=True
     )
     retention_s: float | None = setting(
-        None, seconds(1), help="delete messages that are older, once every group has run them", listed=True
+        None, seconds(1), help="delete messages that are older, once every group has run them"
     )
     keep_done_s: float | None = setting(
-        None, seconds(), help="delete messages this long after every group has run them", listed=True
+        None, seconds(), help="delete messages this long after every group has run them"
     )
     age_wins: bool = setting(
         False, flag(), help="delete messages older than the retention even if a group has not claimed them"

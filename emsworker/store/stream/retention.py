@@ -72,6 +72,17 @@ def list_topics_with_restored(session: Session) -> list[int]:
     return [int(topic_id) for (topic_id,) in session.rows(_SQL.list_topics_with_restored)]
 
 
+def list_endless(session: Session) -> list[tuple[str, int]]:
+    """List the topics that keep every message for ever, the longest first, with the number of their offsets."""
+    return [(name, int(count)) for name, count in session.rows(_SQL.list_endless)]
+
+
+def list_unheard(session: Session) -> list[tuple[str, str]]:
+    """List topics and groups that do not exist, for whose calls nothing more of the topic can be deleted."""
+    rows = session.rows(_SQL.list_unheard, {"of_group": _OF_GROUP})
+    return [(topic, bytes(group).decode(errors="replace")) for topic, group in rows]
+
+
 def _kept(row: Sequence[Any]) -> Kept:
     return Kept(*row[:5], *map(bool, row[5:7]), *row[7:])
 

@@ -20,6 +20,25 @@ WHERE (t.retention_s IS NOT NULL OR t.keep_done_s IS NOT NULL) AND t.archive_fir
     0, t.retention_s + LEAST(t.retention_s / 10, 60)) SECOND)
 ORDER BY t.id, p.`partition`
 
+-- name: list_endless
+-- Topics of this server that nothing is ever deleted from, the longest first, and how many offsets they have.
+SELECT t.name, SUM(GREATEST(COALESCE((SELECT m.`offset` FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`
+  ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1, p.log_start) - p.log_start) AS offsets
+FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
+WHERE t.retention_s IS NULL AND t.keep_done_s IS NULL AND t.server IS NULL GROUP BY t.id, t.name ORDER BY offsets DESC, t.name
+
+-- name: list_unheard
+-- The first message of a partition, if it is a call for a group that does not exist, and another group has passed it
+-- over: it holds up the deletion of everything behind it.
+SELECT DISTINCT t.name, SUBSTRING_INDEX(SUBSTRING_INDEX(m.headers, %(of_group)s, -1), '"', 1) AS missing
+FROM ems_topic t JOIN ems_partition p ON p.topic_id = t.id
+JOIN ems_message m ON m.topic_id = p.topic_id AND m.`partition` = p.`partition` AND m.`offset` = p.log_start
+WHERE t.server IS NULL AND t.age_wins = 0 AND (t.retention_s IS NOT NULL OR t.keep_done_s IS NOT NULL)
+AND m.kind = 'message' AND INSTR(m.headers, %(of_group)s) > 0 AND NOT EXISTS (SELECT 1 FROM ems_group g
+  WHERE g.topic_id = t.id AND CAST(g.name AS BINARY) = SUBSTRING_INDEX(SUBSTRING_INDEX(m.headers, %(of_group)s, -1), '"', 1))
+AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id AND c.`partition` = p.`partition`
+  WHERE g.topic_id = t.id AND c.next_offset > p.log_start) ORDER BY t.name, missing LIMIT 100
+
 -- name: list_topics_with_restored
 SELECT DISTINCT r.topic_id FROM ems_restored r JOIN ems_topic t ON t.id = r.topic_id
 WHERE (t.retention_s IS NOT NULL OR t.keep_done_s IS NOT NULL) AND t.archive_first = 0
@@ -29,7 +48,7 @@ WHERE (t.retention_s IS NOT NULL OR t.keep_done_s IS NOT NULL) AND t.archive_fir
 -- yet to be created: a call for it is not done, though every group that there is has passed it over. NULL if there are
 -- no rows.
 SELECT COALESCE(MIN(IF(m.needed, m.`offset`, NULL)), MAX(m.`offset`) + 1) FROM (
-  SELECT `offset`, born_at > NOW(6) - INTERVAL %(retention_s)s SECOND OR (%(age_wins)s = 0 AND INSTR(headers, %(of_group)s) > 0
+  SELECT `offset`, born_at > NOW(6) - INTERVAL %(retention_s)s SECOND OR (%(age_wins)s = 0 AND kind = 'message' AND INSTR(headers, %(of_group)s) > 0
     AND SUBSTRING_INDEX(SUBSTRING_INDEX(headers, %(of_group)s, -1), '"', 1) NOT IN %(names)s) AS needed FROM ems_message
   WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(log_start)s ORDER BY `offset` LIMIT %(limit)s) m
 
