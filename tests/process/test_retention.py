@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from emsworker import Ems
 from emsworker.admin import Admin
 from tests.process.stream import Stream
 from tests.support.waiting import until
@@ -29,6 +30,33 @@ def test_a_topic_that_is_trimmed_when_done_stays_small(stream: Stream) -> None:
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_claim") == 0, 20, "the log, too")
     assert stream.rows("SELECT log_start, trimmed FROM ems_partition") == [(_MESSAGES + 1, _MESSAGES + 1)]
     assert stream.one("SELECT COUNT(*) FROM ems_skip") == 0
+
+
+def test_a_new_app_s_table_stays_flat(stream: Stream) -> None:
+    """Nobody has said anything but for how long; two groups run the calls, and one of them in order."""
+    from tests.process.apps import shared
+
+    app = Ems("sender", url=stream.urls["sender"], keep_done_s=1)
+    shared.mail.app = shared.bill.app = app
+    app.registry.add_task(shared.mail, None)
+    app.registry.add_task(shared.bill, "key")
+    sent = []
+    for first in range(0, 6000, 1000):
+        numbers = range(first, first + 1000)
+        shared.mail.delay_many([(n,) for n in numbers])
+        shared.bill.delay_many([(n,) for n in numbers], key=str(first))
+        if not sent:
+            assert Admin(stream.app).topic("mixed").keeps == "1s after done"
+            stream.worker("tests.process.apps.shared:app", settings={"beat_s": 0.1})
+        sent += numbers
+        stream.wait_ended(sent, 60, group="bills")
+        until(lambda: stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") <= 2000, 30, "it stays flat")
+    stream.wait_ended(sent, 60, group="mail")
+    stream.wait_settled()
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0") == 0, 20, "everything is trimmed")
+    until(lambda: stream.one("SELECT COUNT(*) FROM ems_claim") == 0, 20, "the log, too")
+    assert stream.record.numbers(group="mail") == stream.record.numbers(group="bills") == sent
+    app.close()
 
 
 @pytest.mark.alone

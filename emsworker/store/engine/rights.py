@@ -183,7 +183,7 @@ CORE = combine(
                 "viewer": "group_id, partition, offset, ended_at, attempt, outcome, ran_ms, client_id",
             },
             "SELECT ems_dead": {
-                "producer": "group_id, partition, offset, reason, error",
+                "producer": "group_id, partition, offset, uid, reason, error",
                 "viewer": "group_id, partition, offset, uid, key, tag, born_at, producer_id, dead_at, attempts, task, "
                 "error_type",
             },

@@ -16,11 +16,10 @@ WHERE topic_id IN %(topic_ids)s AND uid IN %(uids)s AND (%(group)s IS NULL OR gr
 AND expires_at > NOW(6) ORDER BY ended_at
 
 -- name: find_buried
--- Messages that ended as dead letters: for instance because they killed their process, which could write no result.
-SELECT m.uid, d.reason, d.error FROM ems_message m
-JOIN ems_group g ON g.topic_id = m.topic_id
-JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
-WHERE m.topic_id IN %(topic_ids)s AND m.uid IN %(uids)s AND (%(group)s IS NULL OR g.name = %(group)s)
+-- Messages that ended as dead letters: for instance because they killed their process, which could write no result. By
+-- the dead letter's own id: retention may have deleted the message.
+SELECT d.uid, d.reason, d.error FROM ems_dead d JOIN ems_group g ON g.id = d.group_id
+WHERE d.uid IN %(uids)s AND g.topic_id IN %(topic_ids)s AND (%(group)s IS NULL OR g.name = %(group)s)
 
 -- name: delete_results
 DELETE FROM ems_result WHERE topic_id IN %(topic_ids)s AND uid IN %(uids)s
