@@ -216,6 +216,16 @@ def test_a_call_for_a_group_that_is_yet_to_come_is_not_done(stream: Stream, sett
     assert left(stream) == [], "what is cancelled waits for nobody"
 
 
+def test_the_result_of_a_dead_letter_outlives_its_message(stream: Stream) -> None:
+    topic, group = keep(stream, 0, keep_done_s=0)
+    app = stream.app()
+    call = app.task(name="t", topic="t", group="g")(print).delay()
+    claim = stream.take(topic, group, stream.client())
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=[failed(1, dead="no")]))
+    trim_all(stream)
+    assert left(stream) == [] and app.result(call).failed
+
+
 def message_id(stream: Stream) -> str:
     return str(
         stream.value("SELECT LOWER(HEX(uid)) FROM ems_message WHERE `offset` > 0 ORDER BY `offset` DESC LIMIT 1")
