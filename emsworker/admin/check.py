@@ -381,8 +381,8 @@ def _check_unheard(session: Session) -> list[Finding]:
         _warning(
             "retention",
             f"topic {topic!r} has calls for group {group!r}, which does not exist",
-            f"they and all that follows are kept: start its worker, or `ems groups create {topic} {group}`; or cancel "
-            "them with `ems cancel`",
+            f"they and all that follows are kept: start its worker, or `ems groups create {topic} {group} --from end` "
+            "lets them go",
         )
         for topic, group in retention.list_unheard(session)
     ]

@@ -21,7 +21,8 @@ from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
-_OVER_DONE = (_SQL.lock_partition, _SQL.find_needed, _SQL.mark_done, _SQL.raise_over_done)
+# What is marked for no time is passed at once; when another mark is reached, the next one is set.
+_OVER_DONE = (_SQL.lock_partition, _SQL.find_needed, _SQL.mark_done, _SQL.raise_over_done, _SQL.mark_done)
 _OVER_OLD = (_SQL.lock_cursors, _SQL.lock_partition, _SQL.find_needed, _SQL.raise_log_start, _SQL.read_log_start)
 _OF_GROUP = f'"{GROUP_HEADER}":"'.encode()  # as encode_headers writes it; a quote within a value is escaped
 _NO_GROUP = [0]  # no group has the id 0
