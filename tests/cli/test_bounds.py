@@ -29,7 +29,7 @@ NASTY = [
 # What else the command needs to be complete.
 ARGUMENTS = {
     "topics list": [], "groups list": [], "clients": [], "schedules list": [], "readers list": [], "alarms list": [],
-    "alarms silences": [], "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
+    "alarms silences": [], "topics change": ["t"], "topics create": ["new", "--if-missing"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
     "servers retire": ["main"],
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],

@@ -182,9 +182,10 @@ def _old(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
 
 
 def _target(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
-    args = kept.where | {"log_start": kept.log_start, "limit": limit, "retention_s": kept.retention_s}
+    args: dict[str, Any] = kept.where | {"log_start": kept.log_start, "limit": limit}
     names = [name.encode() for (name,) in session.rows(_SQL.list_group_names, kept.where)]
-    args |= {"age_wins": int(kept.age_wins), "of_group": _OF_GROUP, "names": names or [b""]}
+    args |= {"retention_s": kept.retention_s, "age_wins": int(kept.age_wins)}
+    args |= {"of_group": _OF_GROUP, "names": names or [b""]}
     end = session.rows(_SQL.find_end_of_old, args)[0][0]
     if end is None or end <= kept.log_start:
         return None
