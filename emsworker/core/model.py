@@ -223,12 +223,12 @@ class Topic:
     @property
     def keeps(self) -> str:
         """How long messages are kept, in words."""
-        terms = []
+        bounds = []
         if self.keep_done_s is not None:
-            terms.append(f"{format_duration(self.keep_done_s)} after done" if self.keep_done_s else "until done")
+            bounds.append(f"{format_duration(self.keep_done_s)} after done" if self.keep_done_s else "until done")
         if self.retention_s is not None:
-            terms.append(format_duration(self.retention_s))
-        return " or ".join(terms) or "for ever"
+            bounds.append(format_duration(self.retention_s))
+        return " or ".join(bounds) or "for ever"
 
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""
