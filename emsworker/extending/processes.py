@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from emsworker.core.process.runnable import Runnable as Runnable
     from emsworker.core.process.runnable import Trouble as Trouble
     from emsworker.core.process.scratch import open_scratch as open_scratch
+    from emsworker.core.process.threads import ThreadPool as ThreadPool
     from emsworker.core.process.wake import Wake as Wake
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
@@ -37,6 +38,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.core.process.role": "claim_role",
             "emsworker.core.process.runnable": "Runnable Trouble",
             "emsworker.core.process.scratch": "open_scratch",
+            "emsworker.core.process.threads": "ThreadPool",
             "emsworker.core.process.wake": "Wake",
         },
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -12,6 +11,7 @@ from typing import Any
 
 from emsworker.extending.apps import Ems, MemoryBroker
 from emsworker.extending.errors import WrongArguments
+from emsworker.extending.processes import ThreadPool
 from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import NewMessage, ResultRow, Topic, new_uid
 from emsworker.flows.errors import FlowLost
@@ -196,18 +196,21 @@ class MemoryFlowStore:
         row.begins_at = None
         return True
 
+    async def abegin(self, number: int, owner: bytes, after: int | None, pool: ThreadPool) -> Loaded | None:
+        """Begin a run for a coroutine, at once."""
+        return self.begin(number, owner, after)
+
     def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
         """Record a step that has ended."""
         self.write(flow, RunChange(added=[step]))
 
-    def submit(self, flow: FlowRow, step: StepRow, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
-        """Record a step that has ended, at once."""
-        recorded: Future[bool] = Future()
-        try:
-            recorded.set_result(self.write(flow, RunChange(added=[step])))
-        except FlowLost:
-            recorded.set_result(False)
-        return recorded
+    async def acheckpoint(self, flow: FlowRow, step: StepRow, pool: ThreadPool) -> None:
+        """Record a step for a coroutine, at once."""
+        self.checkpoint(flow, step)
+
+    async def awrite(self, flow: FlowRow, change: RunChange, pool: ThreadPool) -> None:
+        """Write for a coroutine what its run has done, at once."""
+        self.write(flow, change)
 
     def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done; false if it was to wait for what is there already."""

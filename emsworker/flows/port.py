@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Protocol
 
 from emsworker.extending.apps import Ems, HandlerOptions, Task
+from emsworker.extending.processes import ThreadPool
 from emsworker.extending.publishing import OutboxTransaction
 from emsworker.extending.values import Topic
 from emsworker.flows.rows import CallEnd, FlowRow, Loaded, NewFlow, RunChange, SignalRow, StepRow
@@ -88,16 +88,24 @@ class FlowStore(Protocol):
         """Begin a run of a flow."""
         ...
 
-    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
-        """Record a step that has ended."""
+    async def abegin(self, number: int, owner: bytes, after: int | None, pool: ThreadPool) -> Loaded | None:
+        """Begin a run for a coroutine."""
         ...
 
-    def submit(self, flow: FlowRow, step: StepRow, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
-        """Record a step that has ended, by a thread that ``start`` may start; false if another run has begun."""
+    def checkpoint(self, flow: FlowRow, step: StepRow) -> None:
+        """Record a step that has ended well."""
+        ...
+
+    async def acheckpoint(self, flow: FlowRow, step: StepRow, pool: ThreadPool) -> None:
+        """Record a step for a coroutine."""
         ...
 
     def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done."""
+        ...
+
+    async def awrite(self, flow: FlowRow, change: RunChange, pool: ThreadPool) -> None:
+        """Write for a coroutine what its run has done."""
         ...
 
     def write_in(self, transaction: Any, flow: FlowRow, change: RunChange) -> None:

@@ -280,10 +280,10 @@ class Loaded:
     """
 
     flow: FlowRow
-    steps: Sequence[StepRow]
+    steps: list[StepRow]
     signals: list[SignalRow]
     now: datetime
-    call_ends: Mapping[int, CallEnd] = field(default_factory=dict)
+    call_ends: dict[int, CallEnd] = field(default_factory=dict)
 
 
 def next_number(steps: Sequence[StepRow]) -> int:

@@ -5,7 +5,6 @@ Both faces, the plain one and that of coroutines, stand on it. Its methods block
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -126,8 +125,7 @@ class FlowRun:
             return await self.app.pool.run(lambda: self.keep(row, value))
         row.value = encode_value(value, f"what step {row.name!r} returns")
         with self._answered():
-            if not await asyncio.wrap_future(self.store.submit(self.flow, row, self.app.pool.start)):
-                raise FlowLost(f"flow {self.flow.key!r} is run by another message by now, or has ended")
+            await self.store.acheckpoint(self.flow, row, self.app.pool)
         return decode_value(row.value)
 
     @property
@@ -482,6 +480,10 @@ class FlowRun:
             self.store.write_in(transaction, self.flow, change)
 
         self._commit(write)
+
+    async def afinish(self, **end: Any) -> None:
+        """Write the end of a flow of coroutines: it shares a commit with those of other flows."""
+        await self.store.awrite(self.flow, self._take(**end), self.app.pool)
 
     def undoable(self) -> list[StepRow]:
         """Return the calls that undo what was done, in the order in which they were noted."""

@@ -5,8 +5,8 @@ Every write of a run begins with its fence: it takes effect only while the run i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -27,11 +27,10 @@ from emsworker.extending.database import (
     stream_id,
 )
 from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused, WrongArguments
-from emsworker.extending.processes import forks
+from emsworker.extending.processes import ThreadPool, forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
-from emsworker.extending.values import Topic, new_uid, partition_number, partition_of, storable, utc
-from emsworker.flows.checkpoints import Checkpoint, Checkpoints
+from emsworker.extending.values import Topic, new_uid, partition_number, partition_of, utc
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.events import send_event, send_started
 from emsworker.flows.places import CallPlace
@@ -52,10 +51,11 @@ from emsworker.flows.rows import (
     StoredError,
     check_room,
 )
+from emsworker.flows.shared_commits import LOADED_SIGNALS, Beginning, Begun, Checkpoint, SharedCommits
+from emsworker.flows.table_rows import error_columns, flow_of, step_of, stored_error
 from emsworker.flows.waking import WAKE, send_wake
 
 _SQL = Statements(__name__)
-_LOADED_SIGNALS = 10_000
 _ENDS_A_STATEMENT, _BYTES_A_STATEMENT = 500, 1 << 20
 _NO_STEP, _NO_SIGNAL = (0,), ("",)
 
@@ -84,7 +84,7 @@ class MysqlFlowStore:
         self._database, self._stream = database, stream
         self._outbox = None if stream is None else stream.outbox
         self._name = identifier(database.name)
-        self._checkpoints = Checkpoints(self._record)
+        self._shared = SharedCommits(database)
 
     @forks.lazy
     def stream_id(self) -> str:
@@ -261,32 +261,29 @@ class MysqlFlowStore:
         Args:
             owner: uid of the message that runs it.
             after: the run that goes on with this one. If another has begun since, it was overtaken.
+
+        Raises:
+            Reject: the flow has failed, and its message is run again.
         """
+        beginning = Beginning(number, owner, after)
+        return self._loaded(beginning, self._shared.begins.settle(beginning))
 
-        def begin(session: Session) -> Loaded | None:
-            args = {"flow_id": number, "owner": owner, "run": after, "loaded": _LOADED_SIGNALS}
-            packet = session.packet()
-            begun = packet.add(_SQL.begin_run, args)
-            for statement in (_SQL.get_flow, _SQL.list_steps, _SQL.list_signals, _SQL.list_small_ends):
-                packet.add(statement, args)
-            results = packet.send()
-            if not results[begun].affected:
-                rows = results[begun + 1].rows
-                if after is None:
-                    _refuse_failed(rows, owner)
-                if rows and (flow := _flow(rows[0])).begins_at is not None:
-                    return begin(session) if session.transaction(partial(self._end_burst, flow)) else None
-                return None
-            row, steps, signals, ends = (result.rows for result in results[begun + 1 :])
-            return Loaded(
-                _flow(row[0]),
-                [_step(row) for row in steps],
-                [*map(_signal, signals)],
-                utc(row[0][-1]),
-                {step: CallEnd(number, value, _failure(kind, text)) for step, number, value, kind, text in ends},
-            )
+    async def abegin(self, number: int, owner: bytes, after: int | None, pool: ThreadPool) -> Loaded | None:
+        """Begin a run for a coroutine; see :meth:`begin`."""
+        beginning = Beginning(number, owner, after)
+        begun = await asyncio.wrap_future(self._shared.begins.submit(beginning, pool.start))
+        return begun.loaded or await pool.run(lambda: self._loaded(beginning, begun))
 
-        return self._database.call(begin)
+    def _loaded(self, beginning: Beginning, begun: Begun) -> Loaded | None:
+        flow = begun.flow
+        if begun.loaded is not None or flow is None:
+            return begun.loaded
+        if beginning.after is None and flow.state == FAILED and flow.owner == beginning.owner:
+            raise flow.rejection()  # a crash came before it was a dead letter, or somebody has requeued that
+        if flow.begins_at is None:
+            return None
+        is_over = self._database.call(lambda session: session.transaction(partial(self._end_burst, flow)))
+        return self.begin(beginning.flow_id, beginning.owner, beginning.after) if is_over else None
 
     def _end_burst(self, flow: FlowRow, session: Session) -> bool:
         """End the burst of starts of a flow, which can begin then; false if it is not over yet: it is run again later.
@@ -307,38 +304,19 @@ class MysqlFlowStore:
         Raises:
             FlowLost: the run is not the present one.
         """
-        checkpoint = Checkpoint(flow, step)
-        if not self._checkpoints.settle(checkpoint):
+        if not self._shared.checkpoints.settle(Checkpoint(flow, step)):
             raise _lost(flow)
 
-    def submit(self, flow: FlowRow, step: StepRow, start: Callable[[Callable[[], None]], None]) -> Future[bool]:
-        """Record a step that has ended, for a coroutine; see :meth:`Checkpoints.submit`."""
-        return self._checkpoints.submit(Checkpoint(flow, step), start)
+    async def acheckpoint(self, flow: FlowRow, step: StepRow, pool: ThreadPool) -> None:
+        """Do the same for a coroutine."""
+        if not await asyncio.wrap_future(self._shared.checkpoints.submit(Checkpoint(flow, step), pool.start)):
+            raise _lost(flow)
 
-    def _record(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
-        """Record checkpoints of several flows in one commit."""
-        statements = [
-            fill(_SQL.add_step, literals({"flow_id": one.flow.id, "run": one.flow.run, **_values(one.step)}))
-            for one in checkpoints
-        ]
-
-        def record(session: Session) -> list[bool]:
-            packet = session.packet()
-            if len(statements) > 1:
-                packet.begin()
-            for statement in statements:
-                packet.add(statement)
-            if len(statements) > 1:
-                packet.commit()
-            results = packet.send()
-            return [bool(one.affected) for one in (results[1:-1] if len(statements) > 1 else results)]
-
-        try:
-            return self._database.call(lambda session: session.retry_on_conflict(lambda: record(session)))
-        except Duplicate:  # an earlier try was committed, and its answer lost: the fence held
-            if len(checkpoints) > 1:
-                raise
-            return [True]
+    async def awrite(self, flow: FlowRow, change: RunChange, pool: ThreadPool) -> None:
+        """Write what a run has done, for a coroutine; see :meth:`write`."""
+        end = Checkpoint.of_end(flow, change)
+        if end is None or not await asyncio.wrap_future(self._shared.checkpoints.submit(end, pool.start)):
+            await pool.run(lambda: self.write(flow, change))
 
     def write(self, flow: FlowRow, change: RunChange) -> bool:
         """Write what a run has done, in a transaction of its own; false if it was to wait for what is there already.
@@ -348,6 +326,9 @@ class MysqlFlowStore:
         """
         if change.state == WAITING and (change.unless[0] or change.unless[1] or change.since is not None):
             return self._wait(flow, change)
+        end = Checkpoint.of_end(flow, change)
+        if end is not None and self._shared.checkpoints.settle(end):
+            return True
 
         def write(session: Session) -> None:
             packet = session.packet()
@@ -432,7 +413,7 @@ class MysqlFlowStore:
                 "value": change.value,
                 "undone": change.undone,
             }
-            args |= {"is_ended": change.state in ENDED, **_failed(change.failure)}
+            args |= {"is_ended": change.state in ENDED, **error_columns(change.failure)}
             yield fill(_SQL.set_state, {**flow_id, **literals(args)})
             if flow.has_events:
                 yield send_event(self._name, flow.id)
@@ -466,14 +447,14 @@ class MysqlFlowStore:
         """Return the ends of the calls of a step."""
         args = {"flow_id": flow.id, "step": step.number}
         rows = self._database.call(lambda session: session.rows(_SQL.list_ends, args))
-        return [CallEnd(number, value, _failure(kind, text)) for number, value, kind, text in rows]
+        return [CallEnd(number, value, stored_error(kind, text)) for number, value, kind, text in rows]
 
     # -- looking, and changing from outside ----------------------------------------------------------------------------
 
     def find(self, key: str) -> FlowRow | None:
         """Return a flow by its id."""
         rows = self._database.call(lambda session: session.rows(_SQL.get_flow_by_key, {"key": key}))
-        return _flow(rows[0]) if rows else None
+        return flow_of(rows[0]) if rows else None
 
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""
@@ -563,7 +544,7 @@ def _insert(new: NewFlow) -> Sql:
 
 
 def _steps(session: Session, flow: int) -> list[StepRow]:
-    return [_step(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow})]
+    return [step_of(row) for row in session.rows(_SQL.list_steps, {"flow_id": flow})]
 
 
 def _cancelled(key: str) -> CallEnd:
@@ -631,16 +612,6 @@ def _cancel_calls(stream: str, flow_id: int, session: Session) -> None:
                 any(cancel(session, int(topic), uid) for topic in topics.split(","))
 
 
-def _refuse_failed(rows: Sequence[Sequence[Any]], owner: bytes) -> None:
-    """Raise if the message of a flow that has failed is run again.
-
-    Raises:
-        Reject: a crash came before it was a dead letter, or somebody has requeued that.
-    """
-    if rows and (flow := _flow(rows[0])).state == FAILED and flow.owner == owner:
-        raise flow.rejection()
-
-
 def _lost(flow: FlowRow) -> FlowLost:
     return FlowLost(f"flow {flow.key!r} is run by another message by now, or has ended")
 
@@ -655,7 +626,7 @@ def end_statements(database: Sql, flow_id: int, step: int, ends: Sequence[CallEn
                 {
                     **place,
                     **literals({"number": end.number, "value": end.value}),
-                    **literals(_failed(end.failure)),
+                    **literals(error_columns(end.failure)),
                 },
             )
             for end in part
@@ -685,7 +656,7 @@ def _parts(ends: Sequence[CallEnd]) -> Iterable[Sequence[CallEnd]]:
 def _count_ready(flow: FlowRow, change: RunChange) -> tuple[Sql, dict[str, Any]]:
     steps, signals = change.unless
     args: dict[str, Any] = {"steps": list(steps or _NO_STEP), "signals": list(signals or _NO_SIGNAL)}
-    args["loaded"] = _LOADED_SIGNALS
+    args["loaded"] = LOADED_SIGNALS
     return _SQL.count_ready, args | {"flow_id": flow.id, "since": change.since and change.since.replace(tzinfo=None)}
 
 
@@ -701,39 +672,5 @@ def _values(step: StepRow) -> dict[str, Any]:
         "value": step.value,
         "due_at": None if step.due_at is None else step.due_at.replace(tzinfo=None),
         "is_ended": step.is_ended,
-        **_failed(step.failure),
+        **error_columns(step.failure),
     }
-
-
-def _failed(failure: StoredError | None) -> dict[str, Any]:
-    if failure is None:
-        return {"error_type": None, "error": None}
-    return {"error_type": failure.kind[:190], "error": storable(failure.text)}
-
-
-def _failure(kind: str | None, text: str | None) -> StoredError | None:
-    return None if kind is None else StoredError(kind, text or "")
-
-
-def _flow(row: Sequence[Any]) -> FlowRow:
-    (number, key, name, version, topic, state, run, owner, args, waits, value, kind, text, parent, next_step) = row[:15]
-    times = [None if at is None else utc(at) for at in row[15:20]]
-    failure = _failure(kind, text)
-    started_at, changed_at, deadline_at, ended_at, begins_at = times
-    return FlowRow(
-        *(number, key, name, version, topic, state, run, owner, args, waits, value, failure, parent, next_step),
-        *(started_at, changed_at, deadline_at, ended_at, begins_at, bool(row[20]), bool(row[21])),
-    )
-
-
-def _step(row: Sequence[Any]) -> StepRow:
-    number, kind, name, branch, total, pending, value, error_type, error, *times = row
-    due_at, began_at, ended_at = (None if at is None else utc(at) for at in times)
-    failure, is_ended = _failure(error_type, error), ended_at is not None
-    return StepRow(
-        *(number, kind, name, total, pending, value, failure, due_at, began_at, ended_at, is_ended), branch=branch
-    )
-
-
-def _signal(row: Sequence[Any]) -> SignalRow:
-    return SignalRow(*row)

@@ -82,19 +82,6 @@ INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, 
 SELECT topic_id, begins_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), level
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND begins_at IS NOT NULL
 
--- name: begin_run
--- The fence of every later write. The message that owns a run may take it over, because its lease is over then; one that
--- has failed is run again if its dead letter is requeued. A run that goes on names itself: it takes nothing back.
-UPDATE ems_flow SET state = 'running', run = run + 1, owner = %(owner)s, waits = NULL, changed_at = NOW(6)
-WHERE id = %(flow_id)s AND (state IN ('ready', 'waiting') OR (state = 'running' AND owner = %(owner)s))
-  AND begins_at IS NULL AND (%(run)s IS NULL OR run = %(run)s)
-
--- name: get_flow
-SELECT f.id, f.`key`, f.name, f.version, t.name, f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, f.undone,
-  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
-FROM ems_flow f JOIN ems_topic t ON t.id = f.topic_id WHERE f.id = %(flow_id)s
-
 -- name: get_flow_by_key
 -- Also one whose topic is gone: it can be cancelled.
 SELECT f.id, f.`key`, f.name, f.version, COALESCE(t.name, ''), f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
@@ -109,16 +96,6 @@ FROM ems_flow_step WHERE flow_id = %(flow_id)s ORDER BY step
 -- name: list_ends
 SELECT number, value, error_type, error FROM ems_flow_end WHERE flow_id = %(flow_id)s AND step = %(step)s ORDER BY number
 
--- name: list_small_ends
--- Of single calls: a run asks for most of them, one after another. Large values are read when they are asked for.
-SELECT e.step, e.number, e.value, e.error_type, e.error FROM ems_flow_step s JOIN ems_flow_end e ON e.flow_id = s.flow_id AND e.step = s.step
-WHERE s.flow_id = %(flow_id)s AND s.kind = 'call' AND s.pending = 0 AND (e.value IS NULL OR LENGTH(e.value) <= 4000)
-
--- name: list_signals
--- At most some, as plain SQL may have given more: a run is not to fill its worker's memory. Large values are read
--- when they are taken.
-SELECT id, name, IF(size <= 4000, value, NULL) FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND step IS NULL ORDER BY id LIMIT %(loaded)s
-
 -- name: get_signal_value
 SELECT value FROM ems_flow_signal WHERE flow_id = %(flow_id)s AND id = %(id)s
 
@@ -129,14 +106,6 @@ SELECT COUNT(*), CAST(COALESCE(SUM(size), 0) AS UNSIGNED) FROM (
 
 -- name: list_values
 SELECT number, value, emitted_at FROM ems_flow_value WHERE flow_id = %(flow_id)s AND number > %(after)s ORDER BY number LIMIT %(limit)s
-
--- name: add_step
--- A checkpoint alone: one statement, which writes nothing unless the run is the present one. It waits for a run that is
--- just beginning, which then finds the row or has fenced it off.
-INSERT INTO ems_flow_step (flow_id, step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at)
-SELECT id, %(step)s, %(kind)s, %(name)s, %(branch)s, 0, 0, %(value)s, %(error_type)s, %(error)s, NULL,
-  NOW(6) - INTERVAL %(took_s)s SECOND, NOW(6)
-FROM ems_flow WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running' LOCK IN SHARE MODE
 
 -- name: fence
 UPDATE ems_flow SET changed_at = NOW(6) WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'

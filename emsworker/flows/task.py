@@ -265,7 +265,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
                 Flow(run, message.attempt, message.headers.get(SLOT_HEADER)), *args, **kwargs
             )
             _check_left(run)
-            self._finish(run, value)
+            run.finish(**self._end(run, value))
         except FlowLost:
             raise
         except Exception as error:
@@ -273,9 +273,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             self._fail(run, message, error)
 
     async def _arun(self, store: FlowStore, number: int, message: Message) -> None:
-        pool, after = self.flow_app.pool, None
+        after = None
         try:
-            while (loaded := await pool.run(partial(self._begin, store, number, message, after))) is not None:
+            while (loaded := await self._abegin(store, number, message, after)) is not None:
                 after = loaded.flow.run
                 run = FlowRun(self, store, loaded, in_order=False)
                 try:
@@ -293,7 +293,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             _check_deadline(run)
             value = await self._await(run, message)
             _check_left(run)
-            await pool.run(partial(self._finish, run, value))
+            await run.afinish(**self._end(run, value))
         except FlowLost:
             raise
         except Exception as error:
@@ -331,15 +331,28 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
     def _begin(self, store: FlowStore, number: int, message: Message, after: int | None) -> Loaded | None:
         """Begin a run of a flow, or go on after one; ``None`` if there is nothing to run here and now."""
         loaded = store.begin(number, message.uid, after)
-        if loaded is None:
-            return None
+        if loaded is None or self._can_run(loaded):
+            return loaded
+        self._pass_on(store, loaded, message)
+        return None
+
+    async def _abegin(self, store: FlowStore, number: int, message: Message, after: int | None) -> Loaded | None:
+        pool = self.flow_app.pool
+        loaded = await store.abegin(number, message.uid, after, pool)
+        if loaded is None or self._can_run(loaded):
+            return loaded
+        await pool.run(lambda: self._pass_on(store, loaded, message))
+        return None
+
+    def _can_run(self, loaded: Loaded) -> bool:
+        return loaded.flow.failure is None and loaded.flow.version in self._functions
+
+    def _pass_on(self, store: FlowStore, loaded: Loaded, message: Message) -> None:
+        """Do what a flow needs that has begun and whose function is not called."""
         if loaded.flow.failure is not None:
             undo_all(self, store, loaded, message.uid)
-            return None
-        if loaded.flow.version not in self._functions:
+        else:
             self._leave_to_others(store, loaded)
-            return None
-        return loaded
 
     def _leave_to_others(self, store: FlowStore, loaded: Loaded) -> None:
         """Let a worker that knows the flow's version run it; no attempt is charged."""
@@ -356,10 +369,11 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         """Return the calls that are made when a flow fails."""
         return ()
 
-    def _finish(self, run: FlowRun, value: Any) -> None:
+    def _end(self, run: FlowRun, value: Any) -> dict[str, Any]:
+        """Return how a flow ends whose function has returned a value."""
         run.check_unchanged()
         run.history.check_all_asked()
-        run.finish(state=DONE, value=encode_value(value, "what the flow returns"))
+        return {"state": DONE, "value": encode_value(value, "what the flow returns")}
 
     def _fail(self, run: FlowRun, message: Message, error: Exception) -> None:
         """Decide what an error means: another try of the message, or the end of the flow."""

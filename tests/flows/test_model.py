@@ -150,9 +150,10 @@ class World:
     def gated(self) -> Iterator[None]:
         """Let every transaction of a run wait for its turn."""
         transaction = self.app.transaction
-        names = ("begin", "checkpoint", "submit", "write", "ends_of")
+        names = ("begin", "abegin", "checkpoint", "acheckpoint", "write", "awrite", "ends_of")
         for name in names:
-            setattr(self.store, name, _gated(getattr(self.store, name)))
+            method = getattr(self.store, name)
+            setattr(self.store, name, (_gated_coroutine if name[0] == "a" else _gated)(method))
 
         @contextlib.contextmanager
         def waiting(**options: Any) -> Iterator[Any]:
@@ -187,6 +188,16 @@ def _gated(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         _gate()
         value = method(*args)
+        _after()
+        return value
+
+    return call
+
+
+def _gated_coroutine(method: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any) -> Any:
+        _gate()
+        value = await method(*args)
         _after()
         return value
 

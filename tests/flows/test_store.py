@@ -31,6 +31,7 @@ from emsworker.flows.rows import (
     StepRow,
     StoredError,
 )
+from emsworker.flows.shared_commits import Beginning, Checkpoint, SharedCommits
 from emsworker.flows.store import MysqlFlowStore, end_statements
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.database import Database
@@ -160,15 +161,44 @@ def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Strea
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stream, shop: Ems) -> None:
     with proxied(stream.url) as (proxy, url):
         store = MysqlFlowStore(Database(url), shop.stream_of("default"))
-        for number, end in enumerate((RunChange(state=WAITING, waits="x"), RunChange(state=DONE, value=b"1"))):
+        waits, done = RunChange(state=WAITING, waits="x"), RunChange(state=DONE, value=b"1")
+        for number, (end, marker) in enumerate(((waits, b"COMMIT"), (done, b"state = 'done'"))):
             loaded = begun(store, f"f{number}")
-            proxy.arm(b"COMMIT", Cut.AFTER)
+            proxy.arm(marker, Cut.AFTER)
             assert store.write(loaded.flow, end)
             assert not proxy.armed
             row = store.find(f"f{number}")
             assert row is not None and row.state == end.state
             with pytest.raises(FlowLost):
                 store.write(loaded.flow, RunChange([StepRow(1, "emit", "emit")]))
+
+
+@pytest.mark.parametrize("cut", [None, Cut.BEFORE, Cut.AFTER], ids=str)
+def test_runs_share_commits_and_each_learns_what_became_of_its_own(stream: Stream, shop: Ems, cut: Cut | None) -> None:
+    with proxied(stream.url) as (proxy, url):
+        shared = SharedCommits(Database(url))
+        for key in "abcd":
+            flows.waits.start(id=key)
+        rows = stream.rows("SELECT id, owner FROM ems_flow ORDER BY `key`")
+        drains: list[Callable[[], None]] = []  # of a thread that begins when all wait
+        begins = [shared.begins.submit(Beginning(*row), drains.append) for row in rows]
+        drains.pop()()
+        loaded = [one.result().loaded for one in begins]
+        a, b, c, d = (one.flow for one in loaded if one is not None)
+        shared.begins.settle(Beginning(b.id, b.owner))  # another run of b
+        ended = [StepRow(1, "step", name, value=b"1", took_s=0.001) for name in "ab"]
+        checkpoints = [Checkpoint(a, ended[0]), Checkpoint(b, ended[1]), Checkpoint(c, b"2"), Checkpoint(d, b"3")]
+        results = [shared.checkpoints.submit(one, drains.append) for one in reversed(checkpoints)]
+        if cut is not None:
+            proxy.arm(b"INSERT INTO ems_flow_step", cut)
+        drains.pop()()
+        lost = cut is Cut.AFTER  # the answer: to their own runs ends look like those of others
+        assert [one.result() for one in reversed(results)] == [True, False, not lost, not lost]
+    assert stream.rows("SELECT flow_id, step, name, value FROM ems_flow_step") == [(a.id, 1, "a", b"1")]
+    assert stream.rows("SELECT id, value FROM ems_flow WHERE state = 'done' ORDER BY id") == [
+        (c.id, b"2"),
+        (d.id, b"3"),
+    ]
 
 
 def test_numbers_of_steps_are_not_used_again(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
