@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from emsworker.console.completing import complete_dead_tasks, complete_errors, complete_groups, complete_topics
 from emsworker.console.dialogue import confirm, progress
+from emsworker.console.failures import Errors, each_of, end_with
 from emsworker.console.options import (
     COUNT,
     common_options,
@@ -261,7 +263,10 @@ def requeue(messages: tuple[str, ...], everything: bool, yes: bool, as_json: boo
         _refuse_both(messages)
         _each(letters, "Requeue", "Requeued", letters.requeue_all, only, yes, as_json)
     else:
-        _report("Requeued", letters.requeue(_refs(letters, messages, only)), as_json)
+        refs, errors = _refs(letters, messages, only)
+        if refs or not errors:
+            _report("Requeued", letters.requeue(refs), as_json)
+        end_with(errors)
 
 
 @dead.command()
@@ -277,9 +282,11 @@ def delete(messages: tuple[str, ...], everything: bool, yes: bool, as_json: bool
         _refuse_both(messages)
         _each(letters, "Delete", "Deleted", letters.delete_all, only, yes, as_json)
         return
-    refs = _refs(letters, messages, only)
-    confirm(f"Delete {counted(len(refs), 'dead letter')} permanently?", yes)
-    _report("Deleted", letters.delete(refs), as_json)
+    refs, errors = _refs(letters, messages, only)
+    if refs or not errors:
+        confirm(f"Delete {counted(len(refs), 'dead letter')} permanently?", yes)
+        _report("Deleted", letters.delete(refs), as_json)
+    end_with(errors)
 
 
 def _refuse_both(messages: tuple[str, ...]) -> None:
@@ -287,15 +294,16 @@ def _refuse_both(messages: tuple[str, ...]) -> None:
         raise click.UsageError("Name messages or --all, not both.")
 
 
-def _refs(letters: DeadLetters, messages: tuple[str, ...], only: DeadFilter) -> list[DeadRef]:
+def _refs(letters: DeadLetters, messages: tuple[str, ...], only: DeadFilter) -> tuple[list[DeadRef], Errors]:
+    """Return the dead letters of messages, and why there are none of others."""
     if not messages:
         raise click.UsageError("Name messages, or --all.")
     if (only.task, only.error, only.since, only.until) != (None,) * 4:
         raise click.UsageError("--task, --error, --since and --until select among --all.")
     if messages == ("-",):
         messages = tuple(line.strip() for line in sys.stdin if line.strip())
-    # All are found before the first is changed, so that a mistyped one changes nothing.
-    return [ref for message in messages for ref in letters.find(message, only.topic, only.group)]
+    found, errors = each_of(messages, lambda message: letters.find(message, only.topic, only.group))
+    return list(chain.from_iterable(found)), errors
 
 
 def _each(

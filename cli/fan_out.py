@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
 from emsworker.console.collecting import COLLECTED, Collected, Said
 from emsworker.console.context_keys import SERVER
-from emsworker.console.failures import CommandFailure
+from emsworker.console.failures import CommandFailure, Errors, ItemFailures
 from emsworker.console.output import print_json, print_record, print_rows
 
 
@@ -27,6 +28,7 @@ def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any
 
     everything = context.meta[COLLECTED] = Collected()
     failures: list[tuple[str, EmsError]] = []
+    items: list[tuple[str, Errors]] = []
     code, done = 0, 0
     for name in names:
         context.meta[SERVER] = everything.server = name
@@ -35,6 +37,9 @@ def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any
             done += 1
         except click.exceptions.Exit as end:
             code, done = max(code, end.exit_code), done + 1
+        except ItemFailures as some:
+            items.append((name, some.errors))
+            done += 1
         except EmsError as error:
             failures.append((name, error))
     del context.meta[COLLECTED]
@@ -42,23 +47,27 @@ def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any
     lines = [f"server {name}: {error}" for name, error in failures if not (done and _is_elsewhere(error))]
     if len(failures) == len(names) and all(_is_elsewhere(error) for _, error in failures):
         raise failures[0][1]
+    lines += _of_items(items, len(names))
     if lines:
         raise CommandFailure(lines)
     context.exit(code)
 
 
-def _is_elsewhere(error: Exception) -> bool:
-    from emsworker.core import errors
+def _of_items(found: Sequence[tuple[str, Errors]], servers: int) -> Iterator[str]:
+    """Yield the errors of items, and of those that are on no server one each."""
+    missing = Counter(item for _, errors in found for item, error in errors.items() if _is_elsewhere(error))
+    for name, errors in found:
+        for item, error in errors.items():
+            if not _is_elsewhere(error):
+                yield f"server {name}: {error}"
+            elif missing.pop(item, 0) == servers:
+                yield str(error)
 
-    missing = (
-        errors.UnknownTopic,
-        errors.UnknownGroup,
-        errors.UnknownMessage,
-        errors.UnknownSchedule,
-        errors.UnknownAlarm,
-        errors.UnknownReader,
-    )
-    return isinstance(error, missing)
+
+def _is_elsewhere(error: Exception) -> bool:
+    from emsworker.core.errors import UnknownName
+
+    return isinstance(error, UnknownName)
 
 
 def _print(everything: Collected) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import click
 
 from emsworker.console.dialogue import as_far_as_allowed, confirm
+from emsworker.console.failures import Errors, each_of, end_with
 from emsworker.console.options import common_options, stream_options, yes_option
 from emsworker.console.output import print_done, print_rows
 from emsworker.console.streams import open_stream
@@ -43,8 +45,10 @@ def list_(limit: int, after: int, as_json: bool) -> None:
 @common_options
 def retry(ids: tuple[int, ...], every: bool, as_json: bool) -> None:
     """Check rows again, for instance after their topic was created."""
-    count = open_stream().admin().refused.retry(_chosen(ids, every))
-    print_done({"retried": count}, f"{counted(count, 'row')} will be checked again.", as_json)
+    count, errors = _change(open_stream().admin().refused.retry, _chosen(ids, every))
+    if count or not errors:
+        print_done({"retried": count}, f"{counted(count, 'row')} will be checked again.", as_json)
+    end_with(errors)
 
 
 @refused.command()
@@ -57,8 +61,18 @@ def delete(ids: tuple[int, ...], every: bool, yes: bool, as_json: bool) -> None:
     chosen = _chosen(ids, every)
     admin = open_stream().admin()
     confirm(f"Delete {'all refused rows' if chosen is None else counted(len(chosen), 'refused row')}?", yes)
-    count = admin.refused.delete(chosen)
-    print_done({"deleted": count}, f"Deleted {counted(count, 'row')}.", as_json)
+    count, errors = _change(admin.refused.delete, chosen)
+    if count or not errors:
+        print_done({"deleted": count}, f"Deleted {counted(count, 'row')}.", as_json)
+    end_with(errors)
+
+
+def _change(change: Callable[[Sequence[int] | None], int], chosen: Sequence[int] | None) -> tuple[int, Errors]:
+    """Change rows, one after another if they are named; return how many, and why others were not."""
+    if chosen is None:
+        return change(None), {}
+    counts, errors = each_of(chosen, lambda one: change([one]))
+    return sum(counts), errors
 
 
 def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...] | None:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import UnknownAlarm as UnknownAlarm
     from emsworker.core.errors import UnknownGroup as UnknownGroup
     from emsworker.core.errors import UnknownMessage as UnknownMessage
+    from emsworker.core.errors import UnknownName as UnknownName
     from emsworker.core.errors import UnknownReader as UnknownReader
     from emsworker.core.errors import UnknownSchedule as UnknownSchedule
     from emsworker.core.errors import UnknownTask as UnknownTask
@@ -131,6 +132,7 @@ _HOME = {
     "UnknownAlarm": "emsworker.core.errors",
     "UnknownGroup": "emsworker.core.errors",
     "UnknownMessage": "emsworker.core.errors",
+    "UnknownName": "emsworker.core.errors",
     "UnknownReader": "emsworker.core.errors",
     "UnknownSchedule": "emsworker.core.errors",
     "UnknownTask": "emsworker.core.errors",

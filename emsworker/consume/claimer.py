@@ -5,7 +5,7 @@ A hint that leads to nothing is forgotten here, or held while what is there may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from emsworker.broker.channel import Channel
@@ -71,9 +71,11 @@ class Claimer:
         client_id: str,
         size: int,
         most_isolation: Isolation = Isolation.LAST,
+        broadcasts: Collection[int] = (),
     ) -> Claimant:
-        """Return a claimant of at most ``size`` messages where a hint points; what needs more isolation stays there."""
-        return Claimant(topic, group, client_id, size, self._batch_bytes, self._decoder, hint.limited, most_isolation)
+        """Return a claimant of at most ``size`` messages where a hint points; see :class:`Claimant`."""
+        most_bytes, decoder = self._batch_bytes, self._decoder
+        return Claimant(topic, group, client_id, size, most_bytes, decoder, hint.limited, most_isolation, broadcasts)
 
     def take(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | None:
         """Follow a hint.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from emsworker.broker.channel import Channel
@@ -77,6 +77,7 @@ class Claiming:
         lease: of the consumer; poller: finds its work.
         prefetch: the most messages that are delivered and not settled.
         ahead_s: seconds of work that is claimed beyond that, by the rate at which messages are settled.
+        broadcasts: returns the broadcast topics whose ends are read with a claim.
     """
 
     def __init__(
@@ -87,12 +88,14 @@ class Claiming:
         lease: LeaseRenewer,
         poller: Poller,
         prefetch: int,
-        ahead_s: float = 0.0,
+        ahead_s: float,
+        broadcasts: Callable[[], Collection[int]],
     ) -> None:
         self.mutex = forks.Lock()  # around every use of the connection
         self._session, self._channel = session, channel
         self.places: dict[int, ReadGroup] = {}  # by group id
         self.prefetch, self.ahead_s = prefetch, ahead_s
+        self._broadcasts = broadcasts
         self._settling = SettlingRate()
         self._lease, self._poller = lease, poller
         self._limiter = Limiter(session, Refunds(), poller)
@@ -241,7 +244,9 @@ class Claiming:
     def _follow(self, hint: Hint, size: int, in_hand: InHand) -> PulledClaim | None:
         """Follow a hint; the end of a claim that is settled is written down in the same transaction."""
         place = self.places[hint.group_id]
-        claimant = self._claimer.claimant(hint, place.topic, place.group, self._client_id, size)
+        claimant = self._claimer.claimant(
+            hint, place.topic, place.group, self._client_id, size, broadcasts=self._broadcasts()
+        )
         in_hand.end_sending()
         settled = [pulled for pulled in in_hand.claims() if pulled.all_settled]
         began = ticks()

@@ -73,6 +73,7 @@ class PullConsumer:
         idle_timeout: iteration ends if no message has come for that long; by default only :meth:`stop` ends it.
         filter, order: of a new group, as in :meth:`Ems.subscribe`; another one that exists is refused.
         asks: an ack asks the server at once if the lease may have run out; otherwise it never waits.
+        broadcasts: returns the ids of broadcast topics whose ends are read with each claim; by default none.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -91,6 +92,7 @@ class PullConsumer:
         filter: Filter | None = None,
         order: str | None = None,
         asks: bool = True,
+        broadcasts: Callable[[], Collection[int]] = tuple,
     ) -> None:
         if not is_whole(prefetch) or not 1 <= prefetch <= _MOST:
             raise ConfigError([Problem("prefetch", repr(prefetch), f"must be a number of messages from 1 to {_MOST}")])
@@ -99,6 +101,7 @@ class PullConsumer:
         self._source, self._name, self._asks = source, name, asks
         self._names = (topic or "", group or "")
         self._filter, self._order = filter, Order(order or Order.NONE)
+        self._broadcasts = broadcasts
         self._prefetch, self._ahead_s = prefetch, 0.0
         self._gathers_until = 0.0
         self._ladders: dict[int, Ladder] = {}  # by group id
@@ -166,7 +169,14 @@ class PullConsumer:
         self._poller = Poller(database, settings, {}, [], self._on_death)
         channel = source.channel()
         self._claiming = Claiming(
-            channel.session, channel, source, self._lease, self._poller, self._prefetch, self._ahead_s
+            channel.session,
+            channel,
+            source,
+            self._lease,
+            self._poller,
+            self._prefetch,
+            self._ahead_s,
+            self._broadcasts,
         )
         self._flusher = Flusher(
             source.channel(patient=False),

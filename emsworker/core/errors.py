@@ -81,7 +81,11 @@ class InvalidPriority(EmsError):
     """A priority is not from 0 to 9, or the topic has no priority levels."""
 
 
-class UnknownTopic(EmsError):
+class UnknownName(EmsError):
+    """Nothing of that name or id is there; of several servers, another one may have it."""
+
+
+class UnknownTopic(UnknownName):
     """The topic does not exist and auto-create is off."""
 
 
@@ -121,7 +125,7 @@ class TopicInUse(EmsError):
     """Others are just sending to the topic, or moving it, so it is neither deleted nor moved."""
 
 
-class UnknownGroup(EmsError):
+class UnknownGroup(UnknownName):
     """The group does not exist and auto-create is off."""
 
 
@@ -137,15 +141,15 @@ class AlreadyExists(EmsError):
     """A topic or group of that name exists already."""
 
 
-class UnknownMessage(EmsError):
+class UnknownMessage(UnknownName):
     """No message or dead letter with that id or position is stored."""
 
 
-class UnknownSchedule(EmsError):
+class UnknownSchedule(UnknownName):
     """No schedule of that name exists."""
 
 
-class UnknownReader(EmsError):
+class UnknownReader(UnknownName):
     """No position is stored for a reader of that name."""
 
 
@@ -153,7 +157,7 @@ class HoldTaken(EmsError):
     """Another process uses the name under which this reader holds messages."""
 
 
-class UnknownAlarm(EmsError):
+class UnknownAlarm(UnknownName):
     """No alarm of that name exists."""
 
 

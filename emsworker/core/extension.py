@@ -90,6 +90,8 @@ class Extension:
             beat, as ``module:name``. They run on streams that have the extension's tables.
         pages: a function without arguments that returns pages of the dashboard, as ``module:name``; see
             :mod:`emsworker.web.page`.
+        search: a function of a database and of what was typed into the search field of the dashboard, as
+            ``module:name``; it returns the path of one of its pages, or ``None`` if it knows nothing of that name.
         checks: a function without arguments that returns functions of a session and the settings, which yield findings
             of ``ems check``, as ``module:name``; see :mod:`emsworker.admin.check`.
         metrics: a function without arguments that returns functions of a session, which yield metric families of
@@ -117,6 +119,7 @@ class Extension:
     commands: Mapping[str, Command] = field(default_factory=lambda: _NOTHING)
     services: str | None = None
     pages: str | None = None
+    search: str | None = None
     checks: str | None = None
     metrics: str | None = None
     measures: Mapping[str, Measure] = field(default_factory=lambda: _NOTHING)

@@ -544,6 +544,8 @@ class Claim:
             for an earlier message. The last two are set only if keys are run in order.
         taken_at: when it was taken, by the server's clock; ``taken_ticks``: by the local clock.
         topic, group: their names, for logs and errors.
+        ends: by topic id and partition, the offset after the last message of the broadcast topics that its claimant
+            named: whatever was committed there before a message of this claim is below it.
     """
 
     group_id: int
@@ -564,6 +566,7 @@ class Claim:
     taken_ticks: float = field(default_factory=ticks)
     topic: str = ""
     group: str = ""
+    ends: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def place(self) -> str:

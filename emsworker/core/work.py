@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -20,6 +21,7 @@ class Claimant:
     Attributes:
         permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
         most_isolation: what needs a higher one is left to others.
+        broadcasts: ids of the broadcast topics whose ends are read with a claim.
     """
 
     topic: Topic
@@ -30,6 +32,7 @@ class Claimant:
     decoder: Decoder
     permitted: bool = False
     most_isolation: Isolation = Isolation.LAST
+    broadcasts: Collection[int] = ()
     claim_id: int = field(default_factory=new_claim_id)
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from emsworker.console.dialogue import progress as progress
     from emsworker.console.dialogue import say_more as say_more
     from emsworker.console.failures import CommandFailure as CommandFailure
+    from emsworker.console.failures import Errors as Errors
     from emsworker.console.failures import WrongUsage as WrongUsage
+    from emsworker.console.failures import each_of as each_of
+    from emsworker.console.failures import end_with as end_with
     from emsworker.console.http import listen as listen
     from emsworker.console.http import read_address as read_address
     from emsworker.console.options import COUNT as COUNT
@@ -56,7 +59,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.console.completing": "complete_groups complete_topics",
             "emsworker.console.context_keys": "TRACEBACK URL",
             "emsworker.console.dialogue": "as_far_as_allowed confirm delete_named first_of progress say_more",
-            "emsworker.console.failures": "CommandFailure WrongUsage",
+            "emsworker.console.failures": "CommandFailure Errors WrongUsage each_of end_with",
             "emsworker.console.http": "listen read_address",
             "emsworker.console.options": "COUNT DURATION changes_of common_options duration_option json_option "
             "most_option read_duration read_moment stream_options together "

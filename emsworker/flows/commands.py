@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,8 @@ from emsworker.extending.console import (
     OpenStream,
     common_options,
     confirm,
+    each_of,
+    end_with,
     open_stream,
     print_done,
     print_gap,
@@ -32,6 +35,7 @@ from emsworker.extending.values import counted
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from emsworker.extending.console import Errors
     from emsworker.extending.values import PreviewDecoder
     from emsworker.flows.operating import FlowCount, FlowDetail, FlowEntry, FlowFilter, Flows, StepEntry
 
@@ -381,8 +385,7 @@ def _change(
     by_id = bool(ids)  # an input without a line names no flow, which is not all of them
     if ids == ("-",):
         ids = tuple(line.strip() for line in sys.stdin if line.strip())
-    for key in ids:  # all are found before the first is changed, so that a mistyped one changes nothing
-        opened.find(key)
+    ids = tuple(dict.fromkeys(ids))
     count, capped = (len(ids), False) if by_id else _count(opened, only)
     told = f"{'more than ' if capped else ''}{counted(count, 'flow')}"
     if dry_run:
@@ -394,17 +397,20 @@ def _change(
         print_done({done.lower(): 0, "refused": {}}, f"{done} 0 flows: no id was given.", as_json)
         return
     target = ", ".join(ids) if by_id else _text_of(only)
+    errors: Errors = {}
     with stream.recording(
         f"{ask.lower()} flows" if len(ids) != 1 else f"{ask.lower()} flow", target, count_flow
     ) as database:
         work = work_of(Flows(database))
         if by_id:
-            changed, refused = sum(work(key) for key in ids), dict[str, str]()
+            named, errors = each_of(ids, partial(_change_named, opened, work))
+            changed, refused = len(named), {key: str(error) for key, error in errors.items()}
         else:
             with progress(f"{ask} them", None if capped else count) as bar:
                 changed, refused = change_all(Flows(database), only, work, bar.update)
     print_done({done.lower(): changed, "refused": refused}, f"{done} {counted(changed, 'flow')}.", as_json)
-    _tell_left(len(ids) - changed if by_id else len(refused), refused)
+    end_with(errors)
+    _tell_left(refused)
 
 
 def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
@@ -423,7 +429,19 @@ def _check_choice(ids: tuple[str, ...], everything: bool) -> None:
         raise click.UsageError("--state, --name and the other filters, and --dry-run, select among --all.")
 
 
-def _tell_left(left: int, refused: dict[str, str]) -> None:
+def _change_named(flows: Flows, work: Callable[[str], bool], key: str) -> None:
+    """Change a flow that was named.
+
+    Raises:
+        EmsError: there is none, or its state is not one for that.
+    """
+    from emsworker.extending.errors import EmsError
+
+    if not work(key):
+        raise EmsError(f"flow {key!r} is {flows.find(key).state}; it is left as it is")
+
+
+def _tell_left(refused: dict[str, str]) -> None:
     """Name the flows that were left as they are.
 
     Raises:
@@ -431,11 +449,9 @@ def _tell_left(left: int, refused: dict[str, str]) -> None:
     """
     for key, why in list(refused.items())[:_MOST_SHOWN]:
         click.echo(f"Left as it is: {key}: {why}", err=True)
-    if left:
-        why = "" if refused else ": not in a state for it"
-        click.echo(
-            f"{counted(left, 'flow')} {'is left as it is' if left == 1 else 'are left as they are'}{why}.", err=True
-        )
+    if refused:
+        left = len(refused)
+        click.echo(f"{counted(left, 'flow')} {'is left as it is' if left == 1 else 'are left as they are'}.", err=True)
         raise click.exceptions.Exit(1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emsworker import EmsError
+from emsworker import EmsError, UnknownName
 
 
 class FlowChanged(EmsError):
@@ -13,7 +13,7 @@ class FlowExists(EmsError):
     """A flow with this id was started with another function or other arguments."""
 
 
-class UnknownFlow(EmsError):
+class UnknownFlow(UnknownName):
     """There is no flow with this id."""
 
 

@@ -11,6 +11,7 @@ EXTENSION = Extension(
     },
     services="emsworker.flows.services:services",
     pages="emsworker.flows.pages:pages",
+    search="emsworker.flows.pages:search",
     checks="emsworker.flows.counts:checks",
     metrics="emsworker.flows.counts:metrics",
     measures={

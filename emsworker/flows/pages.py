@@ -8,10 +8,12 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response
 
-from emsworker.extending.errors import ConfigError, Problem, SchemaMissing, WrongArguments
+from emsworker.extending.database import Database
+from emsworker.extending.errors import AccessDenied, ConfigError, Problem, SchemaMissing, WrongArguments
 from emsworker.extending.values import PreviewDecoder, counted, in_utc, parse_time
 from emsworker.flows.errors import FlowEnded, TooManySignals, UnknownFlow
 from emsworker.flows.graph import draw, seconds_of
@@ -251,6 +253,15 @@ def _change_all(change: Change, flows: Flows) -> None:
     if refused:
         key, why = next(iter(refused.items()))
         raise ConfigError([Problem(counted(len(refused), "flow"), key, why)])
+
+
+def search(database: Database, what: str) -> str | None:
+    """Return the path of the flow with this id."""
+    try:
+        Flows(database).check()
+        return f"/flows/one/{quote(Flows(database).find(what).id)}"
+    except (AccessDenied, SchemaMissing, UnknownFlow):
+        return None
 
 
 def pages() -> Sequence[View]:

@@ -89,10 +89,10 @@ def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json
     if live:
         _watch(reader, screen, interval)
         return
-    reader.groups(screen.limit)
-    if reader.is_fresh:
-        time.sleep(_BETWEEN_S)  # rates are of the time between two readings
     screen.read_now(reader)
+    if reader.is_fresh:  # rates are of the time between two readings; the beat's samples have theirs
+        time.sleep(_BETWEEN_S)
+        screen.read_now(reader)
     empty = f"No group has {wanted!r} in its row." if screen.count else "There is no group yet."
     rows = screen.rows()
     say_more(min(limit, len(rows)), len(rows) if wanted else screen.count, "group", f"that are first by {sort}")

@@ -153,10 +153,15 @@ def around(visit: Visit) -> Response:
 
 
 def jump(visit: Visit) -> Response:
-    """Go to what was typed into the search field: a message, a place, a topic or a group."""
+    """Go to what was typed into the search field: what an extension knows, a message, a place, a topic or a group.
+
+    An extension is asked first: what it has may be named like a message.
+    """
     what = visit.asked("q")
     if what is None:
         return RedirectResponse(visit.url("/"), 303)
+    if (path := visit.shared.find_in_extensions(what)) is not None:
+        return RedirectResponse(visit.url(path), 303)
     try:
         parse_uid(what)
         return RedirectResponse(visit.url("/trace", id=what), 303)
@@ -172,7 +177,7 @@ def jump(visit: Visit) -> Response:
         path = f"/topics/{name}" if group is None else f"/groups/{name}/{_quoted(group)}"
         return RedirectResponse(visit.url(path), 303)
     return visit.error(
-        404, "Nothing of that name", f"{what!r} is no message id, place (topic/partition/offset), topic or group."
+        404, "Nothing of that name", f"{what!r} is no message id, place (topic/partition/offset), topic, group or flow."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,14 +42,16 @@ from emsworker.extending.administration import (
     check_operator,
 )
 from emsworker.extending.database import Database, Lag, ReplicaDatabase, replica_lag
-from emsworker.extending.declaration import extensions, parts
-from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line
+from emsworker.extending.declaration import Extension, extensions, load, parts
+from emsworker.extending.errors import AccessDenied, ConfigError, EmsError, InvalidName, Problem, error_line, repr_of
 from emsworker.extending.processes import ticks
 from emsworker.extending.settings import LARGEST, MAIN, DatabaseUrl, impatient, redact_url, whole
 from emsworker.extending.stream import GroupChoice, LeaderRow, ReaderRow, SamplePoint, ScheduleRow
 from emsworker.extending.values import Silence, Topic, escape_control
 from emsworker.web.access import Level, Visitor
 from emsworker.web.cache import SharedCache
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Redact = Mapping[str, Sequence[str]] | Callable[[str, Any], Any]
@@ -191,6 +194,23 @@ class Shared:
     def find(self, what: str) -> tuple[Topic, str | None] | None:
         """Find a topic, or a group with its topic, by its name; see :meth:`Monitoring.find`."""
         return self.snapshot.get(("find", what), _FRESH_S, lambda: self.monitoring.find(what))
+
+    def find_in_extensions(self, what: str) -> str | None:
+        """Return the path of the page that an extension has about something, by its name; see :class:`Extension`."""
+        for one in extensions().values():
+            if one.search is not None and (path := self._searched(one, what)) is not None:
+                return path
+        return None
+
+    def _searched(self, one: Extension, what: str) -> str | None:
+        try:
+            path: str | None = load(one.search or "")(self.database, what)
+        except EmsError:
+            raise
+        except Exception as error:  # of somebody else's code, which must not hide what the others find
+            log.warning("the search of extension %r is left out: %s", one.name, repr_of(error))
+            return None
+        return path
 
     def rates(self, groups: Sequence[GroupLag]) -> dict[tuple[str, str], SamplePoint]:
         """Return the latest samples of some groups, with their rates, by topic and group."""

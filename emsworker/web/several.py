@@ -71,6 +71,8 @@ class ServerDashboards:
 
 def _has(shared: Shared, what: str) -> int:
     """Return 2 if something is here, 1 if its topic was here before it moved, and 0 if not."""
+    if shared.find_in_extensions(what) is not None:
+        return 2
     try:
         parse_uid(what)
     except EmsError:
@@ -119,7 +121,7 @@ def jump(fleet: ServerDashboards, visit: Visit) -> Response:
         return RedirectResponse(visit.url("/"), 303)
     name = fleet.find(what)
     if name is None:
-        text = f"{what!r} is no message id, place (topic/partition/offset), topic or group on any server."
+        text = f"{what!r} is no message id, place (topic/partition/offset), topic, group or flow on any server."
         return visit.error(404, "Nothing of that name", text)
     return RedirectResponse(visit.url(f"/on/{quote(name)}/go", q=what), 303)
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import combinations
+from random import choice
 from typing import Any
 
 import kombu
@@ -310,6 +312,58 @@ def test_a_command_comes_before_the_messages_that_were_sent_after_it(
     sent.set()
     until(lambda: len(worker.drain(0.05)) > 1, 30, "one of them has come")
     came.set()
+    assert [message.decode() for message in worker.until(3)] == ["first", "revoke", "task"]
+
+
+@pytest.mark.parametrize("how", ["in one process", "from another one", "one by one"])
+def test_no_message_overtakes_a_command_that_was_sent_before_it(
+    broker: Broker, program: Callable[..., Program], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """However a worker learns of a task, by a wake-up, by polling, or by asking for it: it has the revocation then."""
+    look = _BusReader._look  # as on a busy machine, its thread sometimes gets its turn late
+    monkeypatch.setattr(_BusReader, "_look", lambda reader: reader.sleep(choice([0, 0.02])) or look(reader))
+    worker = program()
+    sender = Program(broker, 100) if how == "in one process" else program()  # 100: it shares the worker's stream
+    control, count = kombu.Exchange("control", "fanout"), 20 if how == "one by one" else 100
+    sender.channel.exchange_declare("control", "fanout")
+    commands = kombu.Queue("commands", control, durable=False, auto_delete=True, expires=60)
+    worker.consume(*([commands] if how == "one by one" else [commands, WORK]), no_ack=True)
+    WORK(sender.channel).declare()
+
+    def has(number: int) -> bool:
+        if how == "one by one":
+            if (message := worker.channel.basic_get("work", no_ack=True)) is not None:
+                worker.deliver(0)
+                worker.got.append(message)
+        else:
+            worker.deliver()
+        return len(worker.got) == 2 * number + 2
+
+    for number in range(count):
+        sender.send(f"command {number}", exchange=control)
+        sender.send(f"task {number}", WORK)
+        until(partial(has, number), 30, "both have come")
+    expected = [f"{what} {number}" for number in range(count) for what in ("command", "task")]
+    assert [message.decode() for message in worker.got] == expected
+    sender.close()
+
+
+def test_a_command_that_is_read_late_keeps_back_what_was_sent_after_it(
+    program: Callable[..., Program], rows: Callable[..., list[tuple[Any, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, worker = program(), program()
+    control = kombu.Exchange("control", "fanout")
+    sender.channel.exchange_declare("control", "fanout")
+    worker.consume(WORK, kombu.Queue("commands", control, durable=False, auto_delete=True, expires=10), no_ack=True)
+    sender.send("first", WORK)
+    worker.until(1)
+    may_look, look = threading.Event(), _BusReader._look
+    monkeypatch.setattr(_BusReader, "_look", lambda reader: may_look.wait(30) and look(reader))
+    sender.send("revoke", exchange=control)
+    sender.send("task", WORK)
+    until(lambda: rows("SELECT MAX(next_offset) FROM ems_cursor") == [(3,)], 30, "the task is claimed")
+    assert worker.drain(0.3) == ["first"]
+    may_look.set()
     assert [message.decode() for message in worker.until(3)] == ["first", "revoke", "task"]
 
 

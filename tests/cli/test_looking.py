@@ -229,10 +229,14 @@ def test_dead_letters_run_again_with_a_fresh_ladder(worked: Ems, url: str) -> No
     some = "\n".join(f"orders/{one['partition']}/{one['offset']}" for one in letters[1:4])
     worked.ok("dead", "requeue", "-", stdin=some)
     assert dead_and_retries(url) == (dead - 4, 4)
-    assert worked("dead", "requeue", letters[5]["id"], letters[0]["id"]).code == 1  # one is not dead: none is touched
+    for verb in ("requeue", "delete"):  # one is not dead, one is no id: the others are changed
+        done = worked("dead", verb, letters[0]["id"], "nonsense", letters[4]["id"], "--yes")
+        assert done.code == 1 and done.out == ("Requeued 1 dead letter.\n" if verb == "requeue" else "")
+        assert [letters[0]["id"] in line or "'nonsense'" in line for line in done.errors[:2]] == [True, True]
+        assert dead_and_retries(url) == (dead - 5, 5)
     assert worked.ok("dead", "delete", letters[5]["id"], "--yes", "--json").json == {"deleted": 1}
     assert worked.ok("trace", letters[5]["id"], "--json").json[0]["groups"][1]["state"] == "dropped"
-    assert worked.ok("dead", "requeue", "--all", "--yes", "--json").json == {"requeued": dead - 5}
+    assert worked.ok("dead", "requeue", "--all", "--yes", "--json").json == {"requeued": dead - 6}
     assert dead_and_retries(url) == (0, dead - 1)
     with worked.running("worker", "-A", "shop", "-p", "1", "-t", "2") as worker:
         worker.wait_ready()

@@ -68,6 +68,23 @@ def test_lists_ask_every_server(run: Run) -> None:
     assert run("topics", "list", "--server", "west").returncode == 2
 
 
+def test_dead_letters_of_several_servers_are_named_together(run: Run, several: Several) -> None:
+    app, ids = Ems(url=several.url, servers=several.setting(east="orders.*")), list[str]()
+    for topic, group in (("mail", "senders"), ("orders.new", "billing")):
+        with app.consumer(topic, group) as consumer:
+            app.send(topic, 3)
+            (message,) = consumer.fetch(wait=30)
+            consumer.nack(message, dead=True)
+            ids.append(message.id)
+    app.close()
+    nowhere = "00000000-0000-4000-8000-000000000000"
+    done = run("dead", "requeue", ids[0], nowhere, ids[1])
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["main: Requeued 1 dead letter.", "east: Requeued 1 dead letter."]
+    assert len(done.stderr.splitlines()) == 1 and f"no dead letter of {nowhere}" in done.stderr
+    assert run("dead", "requeue", nowhere).returncode == 1
+
+
 def test_servers_are_listed_with_what_is_on_them(run: Run, several: Several) -> None:
     listed = {one["server"]: one for one in json.loads(run("servers", "list", "--json").stdout)}
     assert [(name, one["topics"], one["groups"], one["lag"]) for name, one in listed.items()] == [

@@ -41,5 +41,9 @@ def test_refused_rows_are_listed_retried_and_deleted(ems: Ems, stream: Database,
     ):
         done = ems("refused", *wrong)
         assert done.code in (1, 2) and told in done.err
-    assert ems.ok("refused", "delete", str(second), "-y", "--json").json == {"deleted": 1}
+    for verb in ("retry", "delete"):
+        done = ems("refused", verb, str(first), str(second), *(["-y"] if verb == "delete" else []))
+        assert done.code == 1 and len(done.errors) == 1 and f"row {first} of ems_publish is not refused" in done.err
+        assert done.out == ("1 row will be checked again.\n" if verb == "retry" else "Deleted 1 row.\n")
+        assert take() == IngestResult(0, 1 if verb == "retry" else 0)
     assert ems.ok("refused", "list", "--json").json == []

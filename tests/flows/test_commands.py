@@ -145,10 +145,15 @@ def test_a_flow_is_signalled_cancelled_and_deleted(app: None, stream: Stream, co
     late = command("flows", "signal", "shelf-0", "picked")
     assert late.code == 1 and "has ended (done)" in late.err
 
-    assert command("flows", "cancel", "shelf-1", "shelf-9").code == 1
-    _state(stream, "shelf-1", "waiting")  # nothing was changed
-    command.ok("flows", "cancel", "shelf-1")
+    done = command("flows", "cancel", "shelf-9", "shelf-1", "shelf-0", "shelf-8")
+    assert (done.code, done.out) == (1, "Cancelled 1 flow.\n")
+    assert done.errors == [
+        "Error: there is no flow 'shelf-9'",
+        "Error: flow 'shelf-0' is done; it is left as it is",
+        "Error: there is no flow 'shelf-8'",
+    ]
     _state(stream, "shelf-1", "cancelled")
+    assert command("flows", "cancel", "shelf-9", "--json").json["refused"] == {"shelf-9": "there is no flow 'shelf-9'"}
     assert (
         command.ok("flows", "cancel", "--all", "--name", "tests.flows.depot.shelf", "-y").out == "Cancelled 2 flows.\n"
     )
@@ -161,7 +166,7 @@ def test_a_flow_is_signalled_cancelled_and_deleted(app: None, stream: Stream, co
     until(lambda: stream.rows("SELECT COUNT(*) FROM ems_flow WHERE state = 'deleted'") == [(0,)], 60, stream.logs())
     assert stream.rows("SELECT COUNT(*) FROM ems_flow_value") == [(6,)]
     assert depot.shelf.start(0, id="shelf-0").created, "its id is free"
-    assert [one[0] for one in _audit(stream)] == ["signal flow", "cancel flow", "cancel flows", "delete flows"]
+    assert [one[0] for one in _audit(stream)] == ["signal flow", "cancel flows", "cancel flows", "delete flows"]
 
 
 def test_children_are_shown_and_left_to_their_parents(app: None, stream: Stream, command: Command) -> None:

@@ -102,6 +102,12 @@ def test_pages_show_flows_and_operators_change_them(client: Any, stream: Stream)
     assert "<script>" not in page and " style=" not in page
     assert "Critical path" in page and re.search(r'href="/trace\?id=[0-9a-f-]{36}"', page)
 
+    for typed, path in (("order/3", "order/3"), ("<b>shelf</b>", "%3Cb%3Eshelf%3C/b%3E")):
+        found = operator.get("/go", params={"q": typed})
+        assert found.headers["location"] == f"/flows/one/{path}"
+        assert operator.get(found.headers["location"]).status_code == 200
+    assert operator.get("/go?q=order/4").status_code == 404
+
     depot.mend()
     assert "<strong>Retry flow</strong>: 1 changed" in _post(operator, "/do/flows/retry", id="order/3")
     _state(stream, "order/3", "done")

@@ -1,7 +1,7 @@
 """The contract of a broker, kept by the stream in MySQL and by the one in memory alike."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from emsworker.core.flush import ResultRow
 from emsworker.core.ids import new_claim_id, parse_uid
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message, OnceState, Order
 from emsworker.core.partitioner import partition_number
+from emsworker.core.work import Claimant
 from emsworker.store.groups.claims import NothingClaimed
 from tests.support.brokers import Place, memory_place, mysql_place
 from tests.support.streams import Stream, failed, flush_of, offsets
@@ -101,6 +102,30 @@ class Contract:
         work = place.work_of(group)
         assert work is not None and sorted(work.partitions) == [0, partition_number(9, 0)]
         assert _bodies(place.take(topic, group, partition=partition_number(9, 0)).messages) == ["high"]
+
+    @pytest.mark.parametrize("order", [Order.NONE, Order.PARTITION])
+    def test_a_claim_knows_how_far_broadcasts_go(self, place: Place, order: Order) -> None:
+        topic, group = place.group(order=order)
+        bus, sent = place.broker.topic("bus"), 0
+        place.send(1, 2)
+
+        def taken(take: Callable[[Claimant], Claim | NothingClaimed]) -> Claim:
+            nonlocal sent
+            sent += len(place.send("command", topic="bus"))
+            claim = take(replace(place.claimant(topic, group), broadcasts=[bus.id]))
+            assert isinstance(claim, Claim), claim
+            assert sum(end - 1 for end in claim.ends.values()) == sent
+            assert {topic_id for topic_id, _ in claim.ends} == {bus.id}
+            return claim
+
+        in_order = partial(place.channel.take_range, partition=0)
+        is_free = order is Order.NONE
+        first = taken(in_order)
+        place.channel.give_back(flush_of(first, topic, 1, finished=True), 1)
+        rest = taken(place.channel.take_waiting if is_free else in_order)
+        place.channel.flush(flush_of(rest, topic, 2, failures=[failed(2, retry_in_s=1.0)]))
+        place.pass_time(2)
+        assert offsets(taken(place.channel.take_retries if is_free else in_order)) == [2]
 
     def test_only_the_owner_ends_a_claim(self, place: Place) -> None:
         topic, group = place.group()

@@ -171,4 +171,5 @@ class Taking:
             taken_at=self.now.replace(tzinfo=None).isoformat(),
             topic=who.topic.name,
             group=who.group.name,
+            ends={(to, one): self.log.end(to, one) + 1 for to in who.broadcasts for one in self.log.partitions(to)},
         )

@@ -394,7 +394,8 @@ class QueueChannel(StdChannel):
     def _feeding(self) -> Feeder:
         pull = self._pulling()
         if self._feeder is None:
-            self._feeder = Feeder(pull, self._bindings, lambda: len(self._inbox), self._arrive, self._inbox.fail)
+            catch_up, waiting = self._stream.local.catch_up, lambda: len(self._inbox)
+            self._feeder = Feeder(pull, self._bindings, catch_up, waiting, self._arrive, self._inbox.fail)
             self._feeder.start()
             self._stream.local.look_for(pull.poller)
             self._stream.maintain()
@@ -404,7 +405,13 @@ class QueueChannel(StdChannel):
         with self._lock:
             if self._pull is None:
                 name = f"celery@{socket.gethostname()}"
-                pull = PullConsumer(self._stream.broker, name, prefetch=self._prefetch or _UNLIMITED, asks=False)
+                pull = PullConsumer(
+                    self._stream.broker,
+                    name,
+                    prefetch=self._prefetch or _UNLIMITED,
+                    asks=False,
+                    broadcasts=self._stream.local.fanouts,
+                )
                 pull.claim_ahead(_AHEAD_S)
                 self._pull = pull.open()  # not before: it may fail, and the next call opens another one
             return self._pull
@@ -541,10 +548,11 @@ class QueueChannel(StdChannel):
         pull = self._pulling()
         pull.flush()
         place = self._place(queue)
-        reader = Feeder(pull, self._bindings, lambda: 0, lambda _: None, lambda _: None)
+        reader = Feeder(pull, self._bindings, self._stream.local.catch_up, lambda: 0, lambda _: None, lambda _: None)
         reader.queues = {queue.topic: queue}
         while (message := pull.get(place)) is not None:
             try:
+                reader.await_fanouts([message])
                 for arrival in reader.sort_out([message]):
                     return _Unacked(arrival.message, arrival.envelope), arrival.redelivered
             except BaseException:

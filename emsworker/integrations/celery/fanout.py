@@ -3,6 +3,9 @@
 They have no rows: every message to their exchange is stored once, in the broadcast topic of the exchange, and each
 process with such queues reads it from the time of the binding on. One thread reads for all queues of a process, and by
 the same statement it looks for new messages of the queues in the stream that the process consumes from.
+
+A task that is revoked and then sent must not run. So a claim of tasks also reads the ends of the fanout exchanges that
+remote control uses, and its tasks are handed over once this thread has handed over all that is below those ends.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from emsworker.extending.apps import MysqlBroker
@@ -128,6 +131,16 @@ class LocalQueues:
         if name in self._queues and (reader := self._reader) is not None:
             reader.expect()
 
+    def fanouts(self) -> set[int]:
+        """Return the broadcast topics of the fanout exchanges from which this process gets something."""
+        ways = [way for queue in self._snapshot() for way in list(queue.ways)]
+        return {way.topic_id for way in ways if way.kind is ExchangeKind.FANOUT}
+
+    def catch_up(self, ends: Mapping[tuple[int, int], int], seconds: float) -> bool:
+        """Return whether all below these ends has been handed over; wait for it at most ``seconds``."""
+        reader = self._reader
+        return reader is None or reader.catch_up(ends, seconds)
+
     def _look_soon(self) -> None:
         if (reader := self._reader) is not None:
             reader.look_soon()
@@ -232,6 +245,7 @@ class _BusReader(Runnable):
         self._came = False  # something that may be followed by more
         self._other_at = 0.0
         self._lock = forks.Lock()
+        self._looked = forks.Condition()
         self._woken = forks.Event()
         self._hurried, self._looked_at, self._cost_s = False, ticks(), 0.0
         self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
@@ -266,6 +280,18 @@ class _BusReader(Runnable):
         self._reply_interval.note()
         self._expects_reply = True
         self._woken.set()  # it may be in the middle of a long pause
+
+    def catch_up(self, ends: Mapping[tuple[int, int], int], seconds: float) -> bool:
+        """Look at once if anything below these ends was not delivered, and wait; see :meth:`LocalQueues.catch_up`."""
+        if self._is_beyond(ends):
+            return True
+        self._look_now()
+        with self._looked:
+            return self._looked.wait_for(lambda: self._is_beyond(ends) or not self.is_alive(), seconds)
+
+    def _is_beyond(self, ends: Mapping[tuple[int, int], int]) -> bool:
+        """Return whether each topic was read to its end, or is not wanted any longer."""
+        return all(self._next.get(topic_id, end) >= end for (topic_id, _), end in ends.items())
 
     def look_soon(self) -> None:
         """Count the pause anew: a consumer becomes idle that has just had work.
@@ -322,8 +348,9 @@ class _BusReader(Runnable):
             behind = {topic_id: end for (topic_id, _), end in news.ends.items() if end > self._next[topic_id]}
         if also_other:
             self._other_at = ticks() + _OTHER_S
-        # Before tasks, as a worker on Redis gets them: a task that is revoked and sent at once must not run.
-        has_more = [self._read_of(topic_id, end) for topic_id, end in behind.items()]
+        has_more = [self._read_of(topic_id, end) for topic_id, end in behind.items()]  # first: claims wait for it
+        with self._looked:
+            self._looked.notify_all()
         for poller in self._pollers():
             for topic_id, partitions in news.partitions.items():
                 poller.note_found(topic_id, partitions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from emsworker.extending.consuming import PullConsumer, PulledRun
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.5
 _MOST = 1000  # messages that wait for the connection's thread
 _FULL_S = 0.05
+_BEHIND_S, _SLICE_S = 5.0, 0.1
 _SWEEP_S = 10.0
 
 
@@ -46,6 +47,7 @@ class Feeder(Runnable):
     Args:
         pull: the channel's consumer.
         bindings: its queues.
+        catch_up: waits, at most some seconds, for what was sent before claims; see :meth:`LocalQueues.catch_up`.
         waiting: returns how many messages wait for the connection's thread.
         arrive: called with all that was ready.
         on_loss: called with an error if what is in hand was given to others.
@@ -55,12 +57,13 @@ class Feeder(Runnable):
         self,
         pull: PullConsumer,
         bindings: Bindings,
+        catch_up: Callable[[Mapping[tuple[int, int], int], float], bool],
         waiting: Callable[[], int],
         arrive: Callable[[list[Arrival]], None],
         on_loss: Callable[[Exception], None],
     ) -> None:
         super().__init__("ems-celery-feeder", lambda name, error: on_loss(LeaseLost(f"thread {name} died: {error!r}")))
-        self._pull, self._bindings, self._waiting = pull, bindings, waiting
+        self._pull, self._bindings, self._catch_up, self._waiting = pull, bindings, catch_up, waiting
         self._arrive, self._on_loss = arrive, on_loss
         self.queues: dict[str, Queue] = {}  # by topic
         self._has_ranks = False  # a message of a higher level may wait behind those that were fetched first
@@ -80,7 +83,9 @@ class Feeder(Runnable):
             return
         if messages := self._fetch():
             messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
-            self._arrive(self.sort_out(messages))
+            self.await_fanouts(messages)
+            if not self.stopping.is_set():  # or else the consumer is closed, and gives them back
+                self._arrive(self.sort_out(messages))
         if self._pull.losses and not self.stopping.is_set():
             self._on_loss(LeaseLost("the lease ran out; what was in hand is delivered to others"))
             self.stop()
@@ -104,6 +109,18 @@ class Feeder(Runnable):
                 self.stop()
             return []
         return messages
+
+    def await_fanouts(self, messages: Collection[StreamMessage]) -> None:
+        """Wait until all that was sent to a fanout exchange before these messages has been handed over.
+
+        It gives up after some seconds: a hole in the exchange's topic is closed by then.
+        """
+        until = ticks() + _BEHIND_S
+        for pulled in {_run_of(message).pulled for message in messages}:
+            while not self._catch_up(pulled.claim.ends, _SLICE_S) and not self.stopping.is_set():
+                if ticks() > until:
+                    log.warning("messages are delivered before commands that could not be read for %g s", _BEHIND_S)
+                    return
 
     def sort_out(self, messages: Collection[StreamMessage]) -> list[Arrival]:
         """Decode messages; those that have expired are acked."""
@@ -163,6 +180,10 @@ class Feeder(Runnable):
 
 def waited_s(message: StreamMessage) -> float:
     """Return the age of a message by the server's clock."""
+    return _run_of(message).pulled.claim.waited_s(message, ticks()) or 0.0
+
+
+def _run_of(message: StreamMessage) -> PulledRun:
     run = message.run
     assert isinstance(run, PulledRun), "it was pulled"
-    return run.pulled.claim.waited_s(message, ticks()) or 0.0
+    return run

@@ -25,6 +25,8 @@ from emsworker.store.groups.progress import add_flush, send_fenced
 from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__, **MESSAGE)
+Ends = Mapping[tuple[int, int], int]
+"""Of partitions, by topic id and number: the offset after the last message."""
 
 
 def args_of(claimant: Claimant) -> dict[str, Any]:
@@ -99,8 +101,8 @@ def find_new(
     if not group_ids and not topic_ids:
         return news
     args = {"group_ids": sorted(group_ids) or [0], "topic_ids": sorted(topic_ids) or [0]}
-    statement = join("\n", (_SQL.find_new, _SQL.or_other)) if also_other else _SQL.find_new
-    for kind, topic_id, partition, end in session.rows(statement, args):
+    parts = (_SQL.find_new, _SQL.find_ends, *((_SQL.or_other,) if also_other else ()))
+    for kind, topic_id, partition, end in session.rows(join(" UNION ALL ", parts), args):
         if kind == 0:
             news.partitions.setdefault(int(topic_id), []).append(int(partition))
         elif kind == 1:
@@ -167,15 +169,28 @@ def _take(
         packet.commit()
         packet.add(_SQL.get_claimed)
         add_bodies(packet, claimant, args)
-        results = send_fenced(packet)
+        results, ends = send_taking(packet, claimant)
         partition, lo, hi, isolation, now = results[-2].rows[0]
         if hi is None or lo is None:
             return NothingClaimed.BUSY if lo is None else NothingClaimed.EMPTY
-        claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM)
+        claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM, ends)
         fill(session, claimant, claim, results[-1].rows)
         return claim
 
     return session.retry_on_conflict(attempt)
+
+
+def send_taking(packet: Packet, claimant: Claimant) -> tuple[list[Result], Ends]:
+    """Send a packet that claims; the ends of broadcast topics are read last, so that they are not those of before.
+
+    Raises:
+        FenceLost: see :func:`send_fenced`.
+    """
+    if not claimant.broadcasts:
+        return send_fenced(packet), {}
+    packet.add(_SQL.find_ends, {"topic_ids": sorted(claimant.broadcasts)})
+    *results, ends = send_fenced(packet)
+    return results, {(int(topic_id), int(partition)): int(end) for _, topic_id, partition, end in ends.rows}
 
 
 def add_bodies(packet: Packet, claimant: Claimant, args: Mapping[str, Any]) -> None:
@@ -209,7 +224,7 @@ def open_packet(packet: Packet, before: Sequence[Flush]) -> None:
         add_flush(packet, one)
 
 
-def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> Claim:
+def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource, ends: Ends) -> Claim:
     """Build a claim from its row: partition, lo, hi, isolation, and the server's time."""
     partition, lo, hi, isolation, now = row
     return Claim(
@@ -226,6 +241,7 @@ def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource) -> C
         taken_at=str(now),
         topic=claimant.topic.name,
         group=claimant.group.name,
+        ends=ends,
     )
 
 
@@ -251,12 +267,12 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
         packet.add_all(_TAKE_RETRIES, args_of(claimant))
         packet.commit()
         packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), args_of(claimant))
-        return retries_claimed(claimant, send_fenced(packet))
+        return retries_claimed(claimant, *send_taking(packet, claimant))
 
     return session.retry_on_conflict(attempt)
 
 
-def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | NothingClaimed:
+def retries_claimed(claimant: Claimant, results: Sequence[Result], ends: Ends) -> Claim | NothingClaimed:
     """Build a claim of retries from the results of the last two statements of its packet.
 
     Raises:
@@ -265,7 +281,7 @@ def retries_claimed(claimant: Claimant, results: Sequence[Result]) -> Claim | No
     if not results[-2].rows:
         return NothingClaimed.EMPTY
     *found, count = results[-2].rows[0]
-    claim = claim_of(claimant, tuple(found), ClaimSource.RETRY)
+    claim = claim_of(claimant, tuple(found), ClaimSource.RETRY, ends)
     rows = results[-1].rows
     if len(rows) != count:
         raise ConnectionLost(f"of the retries of a claim the server returned {len(rows)} instead of {count}")

@@ -135,20 +135,21 @@ SELECT `partition`, lo, hi, isolation, NOW(6), (SELECT COUNT(*) FROM ems_retry r
 FROM ems_claim WHERE state = 'start' AND group_id = %(group_id)s AND claim_id = %(claim_id)s
 
 -- name: find_new
--- New messages at the cursors of groups, and the ends of broadcast topics: a primary key look-up each, for one that looks
--- hundreds of times a second. It sees no hole, no retry, no waiting claim and no pause: find_work does.
+-- New messages at the cursors of groups: a primary key look-up each, for one that looks hundreds of times a second, and
+-- for the ends of broadcast topics, too. It sees no hole, no retry, no waiting claim and no pause: find_work does.
 (SELECT STRAIGHT_JOIN 0, g.topic_id, c.`partition`, 0 FROM ems_group g JOIN ems_cursor c ON c.group_id = g.id
   JOIN ems_message m FORCE INDEX (PRIMARY) ON m.topic_id = g.topic_id AND m.`partition` = c.`partition` AND m.`offset` = c.next_offset
   WHERE g.id IN %(group_ids)s)
-UNION ALL
+
+-- name: find_ends
+-- The ends of broadcast topics: appended to find_new, and read with a claim.
 (SELECT 1, p.topic_id, p.`partition`, GREATEST(p.log_start, COALESCE((SELECT m.`offset` FROM ems_message m FORCE INDEX (PRIMARY)
   WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition` ORDER BY m.topic_id DESC, m.`partition` DESC, m.`offset` DESC LIMIT 1), 0) + 1)
   FROM ems_partition p WHERE p.topic_id IN %(topic_ids)s)
 
 -- name: or_other
--- Appended to find_new by one that looks seldom: groups for which find_work would find a due retry, a waiting claim, or
+-- Appended to both by one that looks seldom: groups for which find_work would find a due retry, a waiting claim, or
 -- rows at or behind a cursor, which may lie behind a hole.
-UNION ALL
 (SELECT 2, g.topic_id, 0, 0 FROM ems_group g WHERE g.id IN %(group_ids)s AND (
   (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1) <= NOW(6)
   OR EXISTS (SELECT 1 FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'waiting' AND c.group_id = g.id

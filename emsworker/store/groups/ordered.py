@@ -23,10 +23,9 @@ from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Order
 from emsworker.core.work import Claimant, NothingClaimed
-from emsworker.store.engine.session import Packet, Result, Session
+from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.groups.claims import add_bodies, args_of, claim_of, fill, open_packet, retries_claimed
-from emsworker.store.groups.progress import send_fenced
+from emsworker.store.groups.claims import add_bodies, args_of, claim_of, fill, open_packet, retries_claimed, send_taking
 from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__)
@@ -80,17 +79,17 @@ def _taken(claimant: Claimant, packet: Packet, args: dict[str, object]) -> Claim
     packet.add_all(_BEFORE_BODIES, args)
     add_bodies(packet, claimant, args)
     packet.add_all(_OF_RETRIES, args)
-    results: list[Result] = send_fenced(packet)
+    results, ends = send_taking(packet, claimant)
     keys, blocked_keys, claimed, bodies = (result.rows for result in results[-6:-2])
     partition, lo, hi, isolation, now = claimed[0]
     if partition is None:
         return NothingClaimed.BUSY
     if hi is None or lo is None:
-        claim = retries_claimed(claimant, results)
+        claim = retries_claimed(claimant, results, ends)
         if isinstance(claim, Claim):
             claim.keys = dict(keys)
         return claim
-    claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM)
+    claim = claim_of(claimant, (int(partition), int(lo), int(hi), isolation, now), ClaimSource.STREAM, ends)
     fill(packet.session, claimant, claim, bodies)
     claim.blocked_keys = frozenset(row[0] for row in blocked_keys) if claim.order is Order.KEY else frozenset()
     return claim

@@ -169,7 +169,8 @@ def _clear(session: Session, orphans: OrphanRows) -> Cleared:
 def _reason(orphans: OrphanRows, topic: str | None) -> str:
     if topic is None:
         return f"there is no topic with topic_id {orphans.topic_id}; look for who inserts rows beside EMS"
-    return f"topic {topic!r} has no partition {orphans.partition}; delete the row, or retry it to send it by its key"
+    why = f"topic {topic!r} has no partition {orphans.partition}"
+    return f"{why}; delete the row, or, unless it is a call, retry it to send it by its key"
 
 
 def _remove(session: Session, orphans: OrphanRows, rows: Sequence[Any], topic: str, why: str | None) -> None:

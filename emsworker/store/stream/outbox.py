@@ -286,7 +286,8 @@ def _refuse_misplaced(session: Session, due: Due, limit: int, late_s: float) -> 
 
 
 def _no_partition(due: Due, number: int) -> str:
-    return f"topic {due.topic!r} has no partition {number}; delete the row, or retry it to send it by its key"
+    why = f"topic {due.topic!r} has no partition {number}"
+    return f"{why}; delete the row, or, unless it is a call, retry it to send it by its key"
 
 
 def _refuse_first(session: Session, due: Due, late_s: float, why: str) -> int:
