@@ -37,7 +37,10 @@ _OWN = {
     "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
-    "schedules": ("schedules", "List the schedules of periodic tasks; delete those that no app declares any more."),
+    "schedules": (
+        "schedules",
+        "List the schedules of periodic tasks; add, change, pause and delete those that are made at run time.",
+    ),
     "readers": ("readers", "List the readers that belong to no group; release their holds, delete their positions."),
     "audit": ("audit", "List what people changed by the dashboard, or cancelled, the latest first."),
     "send": ("send", "Send a message, a task call, or many messages."),

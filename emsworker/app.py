@@ -38,6 +38,7 @@ from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
+from emsworker.tasks.schedules import AppSchedules
 from emsworker.tasks.task import (
     CoroutineTask,
     GivenTask,
@@ -660,6 +661,11 @@ class Ems:
         if keys is None:
             raise ConfigError([Problem("backend", repr(backend), "must be mysql, or redis with the setting redis_url")])
         return Once(keys, key, **options)
+
+    @property
+    def schedules(self) -> AppSchedules:
+        """The schedules that users create, change, pause and delete at run time; see :class:`AppSchedules`."""
+        return AppSchedules(self)
 
     # -- where messages are kept ---------------------------------------------------------------------------------------
 

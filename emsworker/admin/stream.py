@@ -57,7 +57,7 @@ class Admin:
     def __init__(self, stream: Ems | Database) -> None:
         self._database = stream.stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
-        self.schedules = Schedules(self._database)
+        self.schedules = Schedules(self._database, self.topic)
         self.limits = GroupLimits(self._database, self.group)
         self.lists = Lists(self._database, self.topics, self.topic, self.groups)
         self.backlogs = Backlogs(self._database, self.group)

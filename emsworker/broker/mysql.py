@@ -12,6 +12,7 @@ from typing import Any
 from emsworker.broker.keys import KeyBackend, MysqlKeys, RedisKeys
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
+from emsworker.broker.schedules import MysqlSchedules
 from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
@@ -292,6 +293,11 @@ class MysqlBroker:
         if backend == "mysql":
             return MysqlKeys(self.database)
         return self._redis_keys if backend == "redis" and self.redis_url is not None else None
+
+    @property
+    def schedules(self) -> MysqlSchedules:
+        """The schedules that users create at run time."""
+        return MysqlSchedules(self.database)
 
     # -- what workers declare when they start --------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from emsworker.broker.keys import KeyBackend
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import ResultBackend
+from emsworker.broker.schedules import Change, MysqlSchedules
 from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.errors import (
     AccessDenied,
@@ -30,6 +31,7 @@ from emsworker.core.errors import (
     TopicMoved,
     TopicRuleError,
     UnknownMessage,
+    UnknownSchedule,
 )
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import check_name, uid_text
@@ -39,6 +41,7 @@ from emsworker.core.process.address import name_server
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
+from emsworker.core.schedule import Declared, ScheduleRow
 from emsworker.core.selection.filters import Filter
 from emsworker.core.servers import MAIN, parse_servers, place
 from emsworker.core.settings import settings_of
@@ -374,6 +377,11 @@ class PlacedBroker:
         """Return the idempotency keys of the main server: an effect may be begun on any."""
         return self.servers[MAIN].keys(backend)
 
+    @property
+    def schedules(self) -> PlacedSchedules:
+        """The schedules that users create at run time, each where its topic is kept."""
+        return PlacedSchedules(self)
+
     def now(self) -> datetime:
         """Return the home server's time, in UTC."""
         return self.home.now()
@@ -434,3 +442,50 @@ class PlacedResults:
         """Delete results."""
         for backend in self._backends:
             backend.forget(uids)
+
+
+class PlacedSchedules:
+    """Schedules on several servers, each on that of its topic; see :class:`ScheduleStore`."""
+
+    def __init__(self, broker: PlacedBroker) -> None:
+        self._broker = broker
+
+    def put(self, declared: Declared, transaction: Any = None) -> ScheduleRow:
+        """Create a schedule, or replace the one of that name."""
+        there = self._broker.locate(declared.topic)[-1]
+        if transaction is not None and (here := self._broker.home_of(transaction)) != there:
+            fix = (
+                f"topic {declared.topic!r} is kept on the server {there!r}, the transaction runs on {here!r}; "
+                f"add it within app.transaction(server={there!r}), or after the commit"
+            )
+            raise ConfigError([Problem("schedule", repr(declared.name), fix)])
+        return self._broker.server(there).schedules.put(declared, transaction)
+
+    def change(self, name: str, change: Change, transaction: Any = None) -> ScheduleRow:
+        """Change a schedule that a user has created."""
+        return self._first(lambda store: store.change(name, change, transaction), transaction)
+
+    def pause(self, name: str, transaction: Any = None) -> ScheduleRow:
+        """Keep a schedule from being fired."""
+        return self._first(lambda store: store.pause(name, transaction), transaction)
+
+    def resume(self, name: str, transaction: Any = None) -> ScheduleRow:
+        """Let a schedule be fired from its next slot on."""
+        return self._first(lambda store: store.resume(name, transaction), transaction)
+
+    def delete(self, name: str, transaction: Any = None) -> ScheduleRow:
+        """Delete a schedule that a user has created."""
+        return self._first(lambda store: store.delete(name, transaction), transaction)
+
+    def page(self, prefix: str, tag: bytes | None, after: str, limit: int) -> list[ScheduleRow]:
+        """Return schedules by name."""
+        pages = [broker.schedules.page(prefix, tag, after, limit) for broker in self._broker.servers.values()]
+        return sorted((row for page in pages for row in page), key=lambda row: row.name)[:limit]
+
+    def _first(self, do: Callable[[MysqlSchedules], ScheduleRow], transaction: Any) -> ScheduleRow:
+        """Change a schedule on the server that has it; with a transaction, on the server of that."""
+        names = [*self._broker.servers] if transaction is None else [self._broker.home_of(transaction)]
+        for name in names[:-1]:
+            with contextlib.suppress(UnknownSchedule):
+                return do(self._broker.server(name).schedules)
+        return do(self._broker.server(names[-1]).schedules)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from emsworker.broker.channel import Channel
 from emsworker.broker.keys import KeyBackend
 from emsworker.broker.results import ResultBackend
+from emsworker.broker.schedules import ScheduleStore
 from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import Filter
@@ -166,6 +167,11 @@ class Broker(Protocol):
 
     def keys(self, backend: str) -> KeyBackend | None:
         """Return the idempotency keys in ``mysql`` or ``redis``, or ``None`` if there is no such backend."""
+        ...
+
+    @property
+    def schedules(self) -> ScheduleStore:
+        """The schedules that users create at run time."""
         ...
 
     def now(self) -> datetime:

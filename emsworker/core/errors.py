@@ -149,6 +149,11 @@ class UnknownSchedule(UnknownName):
     """No schedule of that name exists."""
 
 
+def unknown_schedule(name: str) -> UnknownSchedule:
+    """Return the error for a schedule that does not exist."""
+    return UnknownSchedule(f"there is no schedule {name!r}; `ems schedules list` shows those that exist")
+
+
 class UnknownReader(UnknownName):
     """No position is stored for a reader of that name."""
 

@@ -6,6 +6,7 @@ right after the gap, and a job in the hour that occurs twice runs once; a job fo
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
+
+from emsworker.core.codec import decode_headers
+from emsworker.core.errors import ConfigError, Problem
+from emsworker.core.model import EXPIRES_HEADER, SLOT_HEADER
 
 CATCH_UP = ("last", "all", "none")
 MOST_SLOTS = 1000
@@ -85,11 +90,19 @@ def parse_timetable(spec: str, timezone: str) -> Cron | Interval:
     """
     if spec.startswith(_EVERY):
         return Interval(float(spec.removeprefix(_EVERY)))
+    return Cron(spec, parse_zone(timezone))
+
+
+def parse_zone(timezone: str) -> ZoneInfo:
+    """Return a time zone by its IANA name.
+
+    Raises:
+        ValueError: it is not known here.
+    """
     try:
-        zone = ZoneInfo(timezone)
+        return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(f"{timezone!r} is not a known time zone; use a name like Europe/Berlin") from None
-    return Cron(spec, zone)
 
 
 def interval_spec(seconds: float) -> str:
@@ -137,11 +150,13 @@ def _between(timetable: Timetable, first: datetime, now: datetime, wanted: int, 
 
 @dataclass(frozen=True)
 class Declared:
-    """A schedule as an app declares it.
+    """A schedule as an app declares it, or as a user creates it at run time.
 
     Args:
         spec, timezone: see :func:`parse_timetable`.
-        topic, key, headers, body: the message that is sent at each slot.
+        topic, key, headers, body, tag: the message that is sent at each slot.
+        task: the name of the task that it calls; empty for a plain message.
+        expires_s: seconds after its slot after which a call is no longer run.
     """
 
     name: str
@@ -152,3 +167,61 @@ class Declared:
     key: bytes | None
     headers: bytes
     body: bytes
+    task: str = ""
+    tag: bytes | None = None
+    expires_s: float | None = None
+
+    def slot_headers(self, slot: datetime) -> dict[str, str]:
+        """Return the headers of the message of a slot."""
+        headers = {**decode_headers(self.headers), SLOT_HEADER: slot.isoformat()}
+        if self.expires_s is not None:
+            headers[EXPIRES_HEADER] = (slot + timedelta(seconds=self.expires_s)).isoformat()
+        return headers
+
+
+@dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule in a list; times are UTC.
+
+    Attributes:
+        topic: ``None`` if it was deleted.
+        origin: ``code`` if an app declares it, ``user`` if it was created at run time.
+        tag: of its calls; text, or bytes if it is not UTF-8.
+    """
+
+    name: str
+    spec: str
+    timezone: str
+    catch_up: str
+    topic: str | None
+    next_at: datetime
+    last_at: datetime | None
+    declared_at: datetime
+    origin: str = "code"
+    paused: bool = False
+    task: str = ""
+    tag: str | bytes | None = None
+
+
+def slot_uid(name: str, slot: datetime) -> bytes:
+    """Return the uid of a slot: deterministic, and sorting by time as every uid does."""
+    tail = bytearray(hashlib.sha256(f"{name} {slot.isoformat()}".encode()).digest()[:10])
+    tail[0] = 0x70 | tail[0] & 0x0F
+    tail[2] = 0x80 | tail[2] & 0x3F
+    return int(slot.timestamp() * 1000).to_bytes(6, "big") + bytes(tail)
+
+
+def check_origin(name: str, origin: str, wanted: str) -> None:
+    """Refuse to change a schedule of the other origin.
+
+    Raises:
+        ConfigError: an app declares it, or it was created at run time.
+    """
+    if origin != wanted:
+        raise ConfigError([Problem("schedule", repr(name), _OTHER_ORIGIN[origin])])
+
+
+_OTHER_ORIGIN = {
+    "code": "an app declares it in its code, and changes it there; at run time it can be paused and resumed only",
+    "user": "it was created at run time; give the one in code another name=, or delete it with `ems schedules delete`",
+}

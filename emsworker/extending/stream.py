@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from emsworker.core.schedule import ScheduleRow as ScheduleRow
     from emsworker.store import topics as topics
     from emsworker.store.cluster import alarms as alarms
     from emsworker.store.cluster import clients as clients
     from emsworker.store.cluster.clients import LeaderRow as LeaderRow
-    from emsworker.store.cluster.schedules import ScheduleRow as ScheduleRow
     from emsworker.store.groups import backlog as backlog
     from emsworker.store.groups import putback as putback
     from emsworker.store.groups import skipping as skipping
@@ -56,10 +56,10 @@ else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
         {
+            "emsworker.core.schedule": "ScheduleRow",
             "emsworker.store": "topics",
             "emsworker.store.cluster": "alarms clients",
             "emsworker.store.cluster.clients": "LeaderRow",
-            "emsworker.store.cluster.schedules": "ScheduleRow",
             "emsworker.store.groups": "backlog putback skipping",
             "emsworker.store.groups.cancel": "cancel",
             "emsworker.store.groups.claims": "find_new",

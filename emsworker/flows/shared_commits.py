@@ -37,8 +37,8 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """What became of it.
+class BegunRun:
+    """A flow after the beginning of a run.
 
     Attributes:
         flow: the flow as it is now; ``None`` if there is no such flow, or its topic is gone.
@@ -87,10 +87,10 @@ class SharedCommits:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.begins = GroupCommit[Beginning, Begun](self._begin)
+        self.begins = GroupCommit[Beginning, BegunRun](self._begin)
         self.checkpoints = GroupCommit[Checkpoint, bool](self._record)
 
-    def _begin(self, beginnings: Sequence[Beginning]) -> list[Begun]:
+    def _begin(self, beginnings: Sequence[Beginning]) -> list[BegunRun]:
         return self._database.call(partial(_begin, beginnings))
 
     def _record(self, checkpoints: Sequence[Checkpoint]) -> list[bool]:
@@ -163,7 +163,7 @@ def _add_together(packet: Packet, statements: Sequence[Sql]) -> list[int]:
     return numbers
 
 
-def _begin(beginnings: Sequence[Beginning], session: Session) -> list[Begun]:
+def _begin(beginnings: Sequence[Beginning], session: Session) -> list[BegunRun]:
     """Begin runs in one commit, and load their flows after it."""
     flows = [one.flow_id for one in beginnings]
     updates = [
@@ -195,5 +195,5 @@ def _begin(beginnings: Sequence[Beginning], session: Session) -> list[Begun]:
     return [_begun(loaded.get(flow), count) for flow, count in zip(flows, begun, strict=True)]
 
 
-def _begun(loaded: Loaded | None, changed: int) -> Begun:
-    return Begun(None, None) if loaded is None else Begun(loaded.flow, loaded if changed else None)
+def _begun(loaded: Loaded | None, changed: int) -> BegunRun:
+    return BegunRun(None, None) if loaded is None else BegunRun(loaded.flow, loaded if changed else None)

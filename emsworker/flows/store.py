@@ -51,7 +51,7 @@ from emsworker.flows.rows import (
     StoredError,
     check_room,
 )
-from emsworker.flows.shared_commits import LOADED_SIGNALS, Beginning, Begun, Checkpoint, SharedCommits
+from emsworker.flows.shared_commits import LOADED_SIGNALS, Beginning, BegunRun, Checkpoint, SharedCommits
 from emsworker.flows.table_rows import error_columns, flow_of, step_of, stored_error
 from emsworker.flows.waking import WAKE, send_wake
 
@@ -274,7 +274,7 @@ class MysqlFlowStore:
         begun = await asyncio.wrap_future(self._shared.begins.submit(beginning, pool.start))
         return begun.loaded or await pool.run(lambda: self._loaded(beginning, begun))
 
-    def _loaded(self, beginning: Beginning, begun: Begun) -> Loaded | None:
+    def _loaded(self, beginning: Beginning, begun: BegunRun) -> Loaded | None:
         flow = begun.flow
         if begun.loaded is not None or flow is None:
             return begun.loaded

@@ -14,8 +14,10 @@ from emsworker.core.ids import check_name, encode_key
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Topic, priority_header
 from emsworker.core.options import choice, number, raise_problems, text, unknown_options
 from emsworker.core.priority import level_for
-from emsworker.core.schedule import CATCH_UP, Declared, interval_spec, parse_timetable
+from emsworker.core.schedule import CATCH_UP, Declared, interval_spec, parse_timetable, parse_zone
 from emsworker.tasks.task import Task, call_body
+
+_LONGEST_SPEC = 200
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Periodic:
         call = {TASK_HEADER: self.task.name, GROUP_HEADER: self.task.group}
         headers = encode_headers({**codec_headers, **call, **priority_header(priority)})
         key = encode_key("key", self.key)
-        return Declared(self.name, self.spec, self.timezone, self.catch_up, topic.name, key, headers, body)
+        return Declared(
+            self.name, self.spec, self.timezone, self.catch_up, topic.name, key, headers, body, self.task.name
+        )
 
 
 def make_periodic(
@@ -71,24 +75,37 @@ def make_periodic(
     if not isinstance(task, Task):
         fix = "it is for tasks: write @app.periodic(...) above @app.task"
         raise ConfigError([Problem("periodic", getattr(task, "__qualname__", repr(task)), fix)])
-    if (cron is None) == (every is None):
-        raise ConfigError([Problem("periodic", repr(cron), "give either a cron expression or every=, in seconds")])
-    problems = unknown_options("periodic", call, ("args", "kwargs", "key"))
-    if cron is not None:
-        problems += text().problems("cron", cron)
-    problems += text().problems("timezone", timezone)
-    if every is not None:
-        problems += number().problems("every", every)
-    raise_problems(problems)
-    problems += choice(CATCH_UP).problems("catch_up", catch_up)
-    spec = cron if cron is not None else interval_spec(float(every or 0))
-    try:
-        parse_timetable(spec, timezone)
-    except ValueError as error:
-        problems.append(Problem("periodic", repr(cron if cron is not None else every), str(error)))
-    raise_problems(problems)
+    raise_problems(unknown_options("periodic", call, ("args", "kwargs", "key")))
+    spec = read_timetable("periodic", cron, every, timezone, catch_up)
     _check_call(task, **call)
     return Periodic(check_name("schedule", name or task.name), task, spec, timezone, catch_up, **call)
+
+
+def read_timetable(what: str, cron: Any, every: Any, timezone: Any, catch_up: Any) -> str:
+    """Return the stored form of a cron expression or an interval.
+
+    Args:
+        what: is given the times, for error messages.
+
+    Raises:
+        ConfigError: the time, the zone or the policy is wrong.
+    """
+    if (cron is None) == (every is None):
+        raise ConfigError([Problem(what, repr(cron), "give either a cron expression or every=, in seconds")])
+    problems = text().problems("cron", cron) if cron is not None else number().problems("every", every)
+    problems += text().problems("timezone", timezone)
+    raise_problems(problems)
+    problems += choice(CATCH_UP).problems("catch_up", catch_up)
+    spec: str = cron if cron is not None else interval_spec(float(every))
+    try:
+        parse_zone(timezone)  # an interval has no use for it, but keeps it for a later cron expression
+        parse_timetable(spec, timezone)
+    except ValueError as error:
+        problems.append(Problem(what, repr(cron if cron is not None else every), str(error)))
+    if len(spec) > _LONGEST_SPEC:
+        problems.append(Problem(what, repr(spec[:50]), f"an expression has at most {_LONGEST_SPEC} characters"))
+    raise_problems(problems)
+    return spec
 
 
 def _check_call(task: Task, args: Any = (), kwargs: Any = None, key: Any = None) -> None:

@@ -18,10 +18,13 @@ from emsworker.broker.port import Broker
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.executor import Executor
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.core.codec import encode_headers
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.errors import EmsError
-from emsworker.core.model import Claim, Group, Message, Topic
+from emsworker.core.model import Claim, Group, Message, NewMessage, Topic, priority_of
+from emsworker.core.schedule import Declared, slot_uid
+from emsworker.core.times import in_utc
 from emsworker.core.work import AvailableWork, Claimant
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
@@ -102,6 +105,7 @@ class TestApp:
         if before.in_memory:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
         self._before, self.app.broker = before, self._broker
+        self._declare_schedules()
 
     def stop(self) -> None:
         """Restore the app's stream."""
@@ -150,6 +154,49 @@ class TestApp:
     def advance(self, seconds: float) -> None:
         """Move the clock forward."""
         self._broker.advance(seconds)
+
+    # -- schedules -----------------------------------------------------------------------------------------------------
+
+    def fire_due(self) -> int:
+        """Send the calls of schedules whose slots have passed, as a beat would; return the number of slots.
+
+        A schedule of the app's code counts from the start of the test, or from the first call of this method after it
+        was declared; one that a user creates, from then on. The calls are kept until :meth:`run`.
+        """
+        self._declare_schedules()
+        due = [*self._broker.schedules.take_due()]
+        for one, slot in sorted(due, key=lambda found: found[1]):
+            self._send_slot(one, slot)
+        return len(due)
+
+    def fire(self, schedule: str, slot: datetime | None = None) -> str:
+        """Send the call of a schedule for a slot, whatever its times are, and return the id of the message.
+
+        Args:
+            schedule: its name; that of a periodic task is the task's unless it was given one.
+            slot: what the task reads from ``ems-slot``; without a zone it is UTC, and by default now.
+
+        Raises:
+            UnknownSchedule: there is none of that name.
+        """
+        self._declare_schedules()
+        declared = self._broker.schedules.find(schedule).declared
+        return self._send_slot(declared, self.now if slot is None else in_utc(slot))
+
+    def _declare_schedules(self) -> None:
+        declared = self.app.registry.schedules.values()
+        self._broker.schedules.declare(
+            one.declared(self.app.settings, self._broker.topic(one.task.topic)) for one in declared
+        )
+
+    def _send_slot(self, one: Declared, slot: datetime) -> str:
+        headers = one.slot_headers(slot)
+        message = NewMessage(
+            *(slot_uid(one.name, slot), one.key, one.tag, encode_headers(headers), one.body),
+            priority=priority_of(headers) or None,
+            is_call=True,
+        )
+        return self._broker.send(one.topic, [message])[0].id
 
     # -- running -------------------------------------------------------------------------------------------------------
 

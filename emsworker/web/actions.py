@@ -30,6 +30,13 @@ _PATIENCE_S = 15.0
 _MOST_PLACES = 1000
 _OF_SELECTED = {"requeue": "requeue dead letters", "delete": "delete dead letters"}
 _OF_ALL = {"requeue": "requeue all dead letters", "delete": "delete all dead letters"}
+_ARGUMENTS = {"args": list, "kwargs": dict}
+_OF_SCHEDULE = {
+    "run": "run schedule now",
+    "pause": "pause schedule",
+    "resume": "resume schedule",
+    "delete": "delete schedule",
+}
 
 
 class _TimeIsUp(Exception):
@@ -192,11 +199,73 @@ def _cancel(change: Change) -> None:
         change.admin.cancel(topic, message)
 
 
-def _run_schedule(change: Change) -> None:
-    """Send the call of a schedule once, now."""
-    name = _needed(change.visit, "name")
-    with change.recorded("run schedule now", name):
-        change.admin.schedules.run_now(name)
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+def _schedule(change: Change) -> None:
+    """Run a schedule now, pause, resume or delete it."""
+    name, what = _needed(change.visit, "name"), _choice(change.visit, "what", *_OF_SCHEDULE)
+    schedules = change.admin.schedules
+    with change.recorded(_OF_SCHEDULE[what], name):
+        if what == "run":
+            schedules.run_now(name)
+        elif what == "delete":
+            schedules.delete(name, declared=False)
+        else:
+            (schedules.pause if what == "pause" else schedules.resume)(name)
+
+
+def _add_schedule(change: Change) -> None:
+    """Add a schedule, or replace the one of its name."""
+    visit = change.visit
+    name, task = _needed(visit, "name"), _needed(visit, "task")
+    given = _given(visit, "cron", "timezone", "catch_up", "topic", "key", "tag")
+    arguments = {name: value for name, kind in _ARGUMENTS.items() if (value := _json(visit, name, kind)) is not None}
+    with change.recorded("add schedule", name, {"task": task, "every": visit.field("every"), **given}):
+        change.admin.schedules.add(name, task, every=_every(visit), **given, **arguments)
+
+
+def _change_schedule(change: Change) -> None:
+    """Change what is given of a schedule that was added at run time."""
+    visit = change.visit
+    name, given = _needed(visit, "name"), _given(visit, "cron", "timezone", "catch_up")
+    arguments = {name: _json(visit, name, kind) for name, kind in _ARGUMENTS.items()}
+    with change.recorded("change schedule", name, {"every": visit.field("every"), **given}):
+        change.admin.schedules.change(name, every=_every(visit), **given, **arguments)
+
+
+def _given(visit: Visit, *names: str) -> dict[str, Any]:
+    return {name: text for name in names if (text := visit.field(name)) is not None}
+
+
+def _every(visit: Visit) -> float | None:
+    text = visit.field("every")
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise ConfigError([Problem("every", repr(text), str(error))]) from None
+
+
+def _json(visit: Visit, name: str, kind: type) -> Any:
+    """Return a field in JSON, or ``None`` if it is empty.
+
+    Raises:
+        ConfigError: it is not JSON of this kind.
+    """
+    text = visit.field(name)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([Problem(name, repr(text[:100]), f"is not JSON: {error}")]) from None
+    if not isinstance(value, kind):
+        shape = "an array, like [17]" if kind is list else 'an object, like {"id": 17}'
+        raise ConfigError([Problem(name, repr(text[:100]), f"must be {shape}")])
+    return value
+
+
+# -- alarms ------------------------------------------------------------------------------------------------------------
 
 
 def _silence(change: Change) -> None:
@@ -272,7 +341,9 @@ PAGES = tuple(
         ("/do/dead/all", _all_dead),
         ("/do/retries", _retry_now),
         ("/do/cancel", _cancel),
-        ("/do/schedule", _run_schedule),
+        ("/do/schedule", _schedule),
+        ("/do/schedule/add", _add_schedule),
+        ("/do/schedule/change", _change_schedule),
         ("/do/silence", _silence),
         ("/do/unsilence", _unsilence),
         ("/do/pause", _pause),

@@ -27,8 +27,10 @@ def clients(visit: Visit) -> Response:
 
 
 def schedules(visit: Visit) -> Response:
-    """List the schedules of periodic tasks."""
-    return visit.render("schedules.html", schedules=visit.shared.schedules(), most=MOST_LINES)
+    """List the schedules of periodic tasks by name, a page at a time."""
+    given = {name: visit.asked(name) for name in ("prefix", "tag")}
+    page = visit.shared.schedules(given["prefix"] or "", given["tag"], visit.asked("after") or "", MOST_LINES)
+    return visit.render("schedules.html", page=page, given=given)
 
 
 def alarms(visit: Visit) -> Response:

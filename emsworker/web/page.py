@@ -34,6 +34,7 @@ from emsworker.extending.administration import (
     GroupStanding,
     GroupStatus,
     HoldView,
+    Listing,
     Monitoring,
     Standings,
     TopicSize,
@@ -247,9 +248,10 @@ class Shared:
         """Return the silences of alarms that have not ended."""
         return self.snapshot.get("silences", _FRESH_S, self.admin.alarms.silences)
 
-    def schedules(self) -> list[ScheduleRow]:
-        """Return the schedules of periodic tasks."""
-        return self.snapshot.get("schedules", _FRESH_S, self.admin.schedules.list)
+    def schedules(self, prefix: str, tag: str | None, after: str, limit: int) -> Listing[ScheduleRow]:
+        """Return a page of the schedules of periodic tasks."""
+        read = partial(self.admin.schedules.page, prefix=prefix, tag=tag, after=after, limit=limit)
+        return self.snapshot.get(("schedules", prefix, tag, after, limit), _FRESH_S, read)
 
     def series(self, topic: str | None, group: str | None, hours: int) -> list[SamplePoint]:
         """Return the samples of the last hours, thinned for a chart."""

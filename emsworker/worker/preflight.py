@@ -41,6 +41,7 @@ from emsworker.store import (
     topics,
     with_tables,
 )
+from emsworker.store.cluster import schedules
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
 
@@ -205,8 +206,9 @@ def _find_absent(
         yield from _check_route(session, route)
     for name in heard:
         yield from _check_topic(session, name, TopicKind.BROADCAST)
-    schedules = [one.task for one in app.registry.schedules.values() if one.task.topic in called]
-    for name, priority in {(task.topic, task.options.priority) for task in schedules}:
+    declared = [one for one in app.registry.schedules.values() if one.task.topic in called]
+    schedules.check_names(session, [one.name for one in declared])
+    for name, priority in {(one.task.topic, one.task.options.priority) for one in declared}:
         topic = topics.get_topic(session, check_name("topic", name))
         level_for(name, app.settings.priorities if topic is None else topic.priorities, priority)
         if topic is None:

@@ -28,7 +28,8 @@ NASTY = [
 ]
 # What else the command needs to be complete.
 ARGUMENTS = {
-    "topics list": [], "groups list": [], "clients": [], "schedules list": [], "readers list": [], "alarms list": [],
+    "topics list": [], "groups list": [], "clients": [], "schedules list": [], "schedules add": ["s", "no.such"],
+    "schedules change": ["s"], "readers list": [], "alarms list": [],
     "alarms silences": [], "topics change": ["t"], "topics create": ["new", "--if-missing"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
     "servers retire": ["main"],
@@ -44,7 +45,7 @@ ARGUMENTS = {
 }  # fmt: skip
 WORDS = {"--to", "--from"}  # places in a stream, which click knows as text
 # A server that is started or stopped, a worker, or a second's wait is more than this test wants where the number is a good one.
-GOOD = {"local start", "local stop", "worker", "beat", "chaos break", "top", "health"}
+GOOD = {"schedules change", "local start", "local stop", "worker", "beat", "chaos break", "top", "health"}
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:

@@ -20,6 +20,7 @@ from emsworker import Ems as App
 from emsworker.admin import Admin
 from emsworker.admin.audit import name_of_system_user
 from emsworker.core.errors import StoreUnavailable
+from emsworker.core.model import HandlerRow
 from emsworker.local import LocalDatabase as Server
 from emsworker.local.binaries import find_programs
 from emsworker.store.engine.database import Database
@@ -667,6 +668,42 @@ def test_schedules_are_listed_and_deleted(ems: Ems, app: App) -> None:
     assert ems.ok("schedules", "delete", "report", "--yes", "--json").json == {"deleted": "report"}
     gone = ems("schedules", "delete", "report", "--yes")
     assert gone.code == 1 and "`ems schedules list`" in gone.err
+
+
+def test_schedules_are_made_at_run_time(ems: Ems, app: App) -> None:
+    """By the name of a task that a worker has started with; each change has its row in the audit."""
+    admin = Admin(app)
+    admin.create_topic("jobs")
+    group = admin.create_group("jobs", "workers")
+    app.stream.declare_handlers(group, [HandlerRow("report", "retry", None, None)])
+    more = ["--timezone", "Europe/Berlin", "--args", "[17]", "--tag", "c17", "--json"]
+    row = ems.ok("schedules", "add", "customer-17", "report", "--cron", "0 9 * * *", *more).json
+    assert (row["topic"], row["origin"], row["task"], row["paused"]) == ("jobs", "user", "report", False)
+    assert (
+        ems.ok("schedules", "add", "customer-17", "report", "--cron", "0 9 * * *", *more).json["next_at"]
+        == row["next_at"]
+    )
+    ems.ok("schedules", "add", "customer-2", "report", "--every", "1h", "--kwargs", '{"id": 2}')
+    assert ems.ok("schedules", "change", "customer-2", "--every", "2h", "--json").json["spec"] == "every 7200.0"
+    assert ems.ok("schedules", "pause", "customer-2", "--json").json["paused"] is True
+    assert [one["name"] for one in ems.ok("schedules", "list", "--tag", "c17", "--json").json] == ["customer-17"]
+    page = ems.ok("schedules", "list", "--prefix", "customer", "--limit", "1", "--json")
+    assert len(page.json) == 1 and "--after customer-17" in page.err
+    assert ems.ok("schedules", "list", "--after", "customer-17", "--json").json[0]["paused"] is True
+    assert ems.ok("schedules", "resume", "customer-2", "--json").json["paused"] is False
+    for wrong in (
+        ["add", "s", "reprot", "--every", "1h"], ["add", "s", "report", "--cron", "61 * * * *"], ["add", "s", "report"],
+        ["add", "s", "report", "--every", "1h", "--timezone", "Mars/Base"], ["add", "s s", "report", "--every", "1h"],
+        ["add", "s", "report", "--every", "1h", "--args", "17"], ["add", "s", "report", "--every", "1h", "--kwargs", "{"],
+        ["add", "s", "report", "--every", "1h", "--topic", "other"], ["change", "customer-2"],
+        ["change", "customer-2", "--every", "1h", "--cron", "* * * * *"],
+    ):  # fmt: skip
+        refused = ems("schedules", *wrong)
+        assert (refused.code, len(refused.errors)) == (2, 1), (wrong, refused)
+    assert ems("schedules", "pause", "gone").code == 1
+    ems.ok("schedules", "delete", "customer-2", "--yes")
+    actions = [one["action"] for one in ems.ok("audit", "--json").json]
+    assert actions == [f"{what} schedule" for what in ("delete", "resume", "pause", "change", "add", "add", "add")]
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ def test_every_command_of_the_contract_is_there() -> None:
     topics.delete topics.purge topics.stale cancel groups groups.list groups.create groups.change groups.delete
     groups.reset groups.limit groups.replay groups.skip messages messages.list messages.peek messages.get
     messages.contains dead
-    dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.delete alarms alarms.list
+    dead.list dead.show dead.requeue dead.delete schedules schedules.list schedules.add
+    schedules.change schedules.pause schedules.resume schedules.delete alarms alarms.list
     alarms.create alarms.delete alarms.test alarms.silence alarms.silences alarms.unsilence monitoring
     monitoring.serve monitoring.export health readers readers.list readers.forget readers.release refused refused.list
     refused.retry refused.delete local local.start local.stop

@@ -74,7 +74,8 @@ NO_SERVER = {"local status", "local env", "local url"}
 RUNNING = {"beat": (), "monitoring serve": ("0",)}
 ELSEWHERE = {
     "worker": "test_worker.py", "health": "test_monitoring.py", "chaos break": "test_chaos.py",
-    "chaos check": "test_chaos.py", "schedules delete": "test_commands.py", "readers release": "test_commands.py",
+    "chaos check": "test_chaos.py", "readers release": "test_commands.py",
+    **{f"schedules {name}": "test_commands.py" for name in ("add", "change", "pause", "resume", "delete")},
     "local start": "../local", "local sql": "../local", "servers retire": "test_servers.py",
     **{f"flows {name}": "../flows" for name in ("list", "show", "cancel", "retry", "signal", "delete")},
 }  # fmt: skip

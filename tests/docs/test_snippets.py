@@ -20,7 +20,7 @@ from tests.support.servers import TestServers, chosen_flavors
 
 _PAGES = [page for page in pages() if runs(page) and not needs_spark(page) and not needs_django(page)]
 _CONSOLE = re.compile(
-    r"\$ (pip wheel |pip install (\.$|'\.\[|dist/)|git clone |cd |\./dev |sudo systemctl |docker compose up|python3? -m venv |export |MAIN=|spark-submit |venv-pack )"
+    r"\$ (pip wheel |pip install (\.$|'\.\[|dist/)|git clone |cd |\./dev |sudo systemctl |docker (build|run --rm|compose up) ?|echo DB_PASSWORD=|sudo chown 10001 |python3? -m venv |export |MAIN=|spark-submit |venv-pack )"
 )
 
 

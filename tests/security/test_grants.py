@@ -192,7 +192,7 @@ _CANNOT = {
         "INSERT INTO ems_topic (name) VALUES ('x')", "UPDATE ems_topic SET rule = 'none'", "DELETE FROM ems_topic", "DELETE FROM ems_group",
         "UPDATE ems_group SET name = 'x'", "UPDATE ems_message SET headers = ''", "DELETE FROM ems_message", "UPDATE ems_dead SET body = ''",
         "INSERT INTO ems_dead (group_id) VALUES (1)", "SELECT webhook FROM ems_alarm_rule", "DELETE FROM ems_alarm_rule", "DELETE FROM ems_skip",
-        "UPDATE ems_schedule SET body = ''", "UPDATE ems_partition SET next_offset = 1", "DELETE FROM ems_sample",
+        "UPDATE ems_handler SET max_attempts = 9", "UPDATE ems_partition SET next_offset = 1", "DELETE FROM ems_sample",
         "UPDATE ems_message SET body = ''", "UPDATE ems_message SET size = 0", "UPDATE ems_audit SET changed = 0", "DELETE FROM ems_audit",
         "REPLACE INTO ems_audit (step) VALUES (1)",
     ),
@@ -393,6 +393,24 @@ def test_those_who_are_allowed_to_cancel_do(place: Place) -> None:
             assert app.cancel(sent, topic)
         with pytest.raises(AccessDenied):
             plain.cancel(plain.send(topic, {"n": 3}), topic)
+        app.close()
+        plain.close()
+
+
+def test_those_who_are_allowed_to_schedule_do(place: Place) -> None:
+    for role in ("producer", "worker"):
+        app = App(role, url=place.as_role(role, ["schedule"]))
+        plain = App(role, url=place.as_role(role))
+        for one in (app, plain):
+            one.task(name="report", topic=place.topic)(print)
+        app.schedules.add(f"of-{role}", "report", every=60.0)
+        with pytest.raises(AccessDenied, match="ems_schedule"):
+            plain.schedules.delete(f"of-{role}")
+        app.schedules.change(f"of-{role}", every=90.0)
+        app.schedules.pause(f"of-{role}")
+        app.schedules.resume(f"of-{role}")
+        app.schedules.delete(f"of-{role}")
+        assert app.schedules.list(prefix="of-") == []
         app.close()
         plain.close()
 

@@ -37,7 +37,7 @@ def test_a_slot_that_is_further_away_than_a_period_is_computed_again(stream: Str
     schedules.declare(stream.session, [one])
     (next_at,) = stream.rows("SELECT next_at FROM ems_schedule")[0]
     correct_times(stream.session, Settings())
-    stream.rows("UPDATE ems_schedule SET next_at = next_at + INTERVAL 5 HOUR")
+    stream.rows("UPDATE ems_schedule SET next_at = next_at + INTERVAL 5 HOUR, next_set_at = NOW(6) + INTERVAL 5 HOUR")
     correct_times(stream.session, Settings())
     (again,) = stream.rows("SELECT next_at FROM ems_schedule")[0]
     assert next_at <= again < next_at + timedelta(minutes=2)

@@ -78,7 +78,7 @@ def test_a_periodic_task_has_its_priority(stream: Stream) -> None:
 
     declare_schedules(app.stream, app.settings, app.registry.schedules.values())
     stream.rows("UPDATE ems_schedule SET next_at = next_at - INTERVAL 1 HOUR")
-    assert schedules.fire(stream.session, "tick", 60.0) == 1
+    assert schedules.fire(stream.session, ["tick"], 60.0).slots == 1
     outbox.relay_due(stream.session, 100)
     assert stored(stream, "default") == {6000: [1]}
 

@@ -8,8 +8,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.core.errors import ConfigError
-from emsworker.core.schedule import MOST_SLOTS, due_slots, interval_spec, parse_timetable
-from emsworker.store.cluster.schedules import slot_uid
+from emsworker.core.schedule import MOST_SLOTS, due_slots, interval_spec, parse_timetable, slot_uid
 
 GRACE_S = 11.0
 

@@ -79,8 +79,10 @@ def test_an_operator_does_everything_as_the_role_operator(
         told = visit("reader").get(f"/trace?id={waiting}").text
         assert "It was cancelled" in told and "by ann" not in told
 
-        _post(client, "/do/schedule", name="shop.tidy")
+        _post(client, "/do/schedule", name="shop.tidy", what="run")
         assert stream.value("SELECT COUNT(*) FROM ems_outbox WHERE producer_id = 'beat'") == 1
+
+        _check_schedules(client, stream)
 
         page = _post(client, "/do/silence", rule="backlog", reason="moving house", back="/alarms", **{"for": "2h"})
         assert "moving house" in page and "1 changed" in page
@@ -95,10 +97,27 @@ def test_an_operator_does_everything_as_the_role_operator(
         _post(client, "/do/limit", topic="orders", group="workers")
         assert Admin(stream.app()).limits.get("orders", "workers").rate is None
 
-        assert stream.value("SELECT COUNT(DISTINCT action_id) FROM ems_audit") == 12
+        assert stream.value("SELECT COUNT(DISTINCT action_id) FROM ems_audit") == 17
         assert client.get("/audit?after=1").status_code == 400
         listed = client.get("/audit").text
         assert "limit group" in listed and "orders/workers" in listed
+
+
+def _check_schedules(client: TestClient, stream: Stream) -> None:
+    group = stream.value("SELECT id FROM ems_group WHERE name = 'senders'")
+    stream.rows("INSERT INTO ems_handler (group_id, name, on_error) VALUES (%s, 'shop.remind', 'retry')", group)
+    added = {"name": "a-customer", "task": "shop.remind", "cron": "0 9 * * *", "timezone": "Asia/Tokyo", "args": "[17]"}
+    page = _post(client, "/do/schedule/add", back="/schedules", tag="c17", **added)
+    assert "a-customer" in page and "Asia/Tokyo" in page and "Add schedule</strong>: 1 changed" in page
+    page = _post(client, "/do/schedule/change", back="/schedules", name="a-customer", every="2h")
+    assert "every 7200.0" in page
+    for what, shown in (("pause", "Resume a-customer"), ("resume", "Pause a-customer")):
+        assert shown in _post(client, "/do/schedule", back="/schedules?tag=c17", name="a-customer", what=what)
+    assert stream.value("SELECT body FROM ems_schedule WHERE name = 'a-customer'") == b"[[17],{}]"
+    page = _post(client, "/do/schedule", back="/schedules", name="a-customer", what="delete")
+    assert "Delete schedule</strong>: 1 changed" in page and "Pause a-customer" not in page
+    assert _last(stream) == ("ann", "delete schedule", "a-customer", 1)
+    assert stream.rows("SELECT origin FROM ems_schedule WHERE name = 'shop.tidy'") == [("code",)]
 
 
 def test_a_group_is_moved_as_it_was_planned(stream: Stream, visit: Visiting) -> None:
@@ -169,11 +188,13 @@ def test_no_change_without_its_row_and_no_row_without_its_change(stream: Stream,
         ("/do/dead", {"what": "burn", "place": "workers|orders/0/5"}), ("/do/dead", {"what": "delete"}), ("/do/dead", {"what": "delete", "place": "x"}),
         ("/do/pause", {"topic": "orders"}), ("/do/limit", {"topic": "orders", "group": "workers", "rate": "fast"}),
         ("/do/limit", {"topic": "orders", "group": "workers", "max_running": "x"}), ("/do/groups/orders/workers", {"kind": "burn"}),
+        ("/do/schedule", {"name": "shop.tidy"}), ("/do/schedule", {"name": "shop.tidy", "what": "delete"}),
+        ("/do/schedule/add", {"name": "s", "task": "no.such", "every": "1h"}), ("/do/schedule/change", {"name": "shop.tidy", "every": "1h"}),
     ):  # fmt: skip
         assert client.post(path, data=fields).status_code == 400, (path, fields)
     for path, fields in (
         ("/do/pause", {"topic": "gone", "group": "x", "what": "pause"}),
-        ("/do/schedule", {"name": "gone"}),
+        ("/do/schedule", {"name": "gone", "what": "run"}),
     ):
         assert client.post(path, data=fields).status_code == 404, (path, fields)
     assert _dead(stream) == dead

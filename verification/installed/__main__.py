@@ -2,6 +2,7 @@
 
 ``python -m verification.installed suite FOLDER`` prepares a run of the tests against the installed wheel instead: FOLDER/env
 is an environment with the wheel and with the other packages of this one, FOLDER/tree holds all but the library.
+``python -m verification.installed release [--tag]`` makes the files of a release.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from verification.installed import packages
+from verification.installed import image, packages, release
+from verification.installed.release import Checkout
 from verification.installed.user import install, make_environment, try_everything
 
 _began = time.monotonic()
@@ -23,41 +25,31 @@ def _say(text: str) -> None:
     print(f"{time.monotonic() - _began:5.0f} s  {text}", flush=True)
 
 
-def _build_all(folder: Path) -> dict[str, Path]:
-    """The wheel of the sources and that of the sdist; ends the program if they are not what git holds."""
-    files = packages.tracked()
-    source = packages.copy(files, folder / "source")
-    sdist = packages.build("sdist", source, folder / "sdist")
-    wheels = {
-        "wheel": packages.build("wheel", source, folder / "wheel"),
-        "wheel-of-sdist": packages.build("wheel", sdist, folder / "wheel-of-sdist"),
-    }
-    wrong = [f"git does not track {name}; run: git add {name}" for name in packages.forgotten()]
-    wrong += packages.differences("the sdist", files, packages.held_by_sdist(sdist))
-    for name, wheel in wheels.items():
-        wrong += packages.differences(f"the {name}", packages.library(files), packages.held_by_wheel(wheel))
-    if wrong:
-        raise SystemExit("\n".join(wrong))
-    return wheels
+def check() -> None:
+    """Build twice and compare; install, make what belongs to a release, and use it; follow the image's recipe."""
+    with tempfile.TemporaryDirectory(prefix="ems-installed-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the user of the image reads it
+        packages.build_twice(folder / "built", folder / "dist")
+        _say("two builds of sdist and wheel are the same, and hold what git holds")
+        (wheel,) = (folder / "dist").glob("*.whl")
+        with ThreadPoolExecutor() as pool:
+            for one in [pool.submit(_use, folder, wheel), pool.submit(_image, folder, wheel)]:
+                one.result()
 
 
 def _use(folder: Path, wheel: Path) -> None:
     python = make_environment(folder / "env")
     install(python, str(wheel))
-    _say(f"{folder.name}: installed")
+    release.complete(wheel.parent, python, Checkout.here().version)
+    _say("installed; metadata, bill of materials and checksums are made")
     try_everything(python, folder)
-    _say(f"{folder.name}: README, quickstart and commands do what they say")
+    _say("README, quickstart and commands do what they say")
 
 
-def check() -> None:
-    """Build, compare, install, use."""
-    with tempfile.TemporaryDirectory(prefix="ems-installed-") as name:
-        wheels = _build_all(Path(name) / "built")
-        _say("sdist and wheels hold what git holds")
-        with ThreadPoolExecutor() as pool:
-            used = [pool.submit(_use, Path(name) / kind, wheel) for kind, wheel in wheels.items()]
-        for one in used:
-            one.result()
+def _image(folder: Path, wheel: Path) -> None:
+    image.try_recipe(folder / "image", wheel)
+    _say("the image's steps make a worker that an unknown user can run, and that tells its health")
 
 
 def prepare_suite(folder: Path) -> None:
@@ -85,10 +77,17 @@ def _link_commands(python: Path) -> None:
         if first.startswith(b"#!") and b"python" in first:
             copy.write_bytes(b"#!%s\n%s" % (bytes(python), rest))
             copy.chmod(0o755)
+        elif first.startswith(b"\x7fELF"):  # a program that needs no Python, such as hadolint
+            copy.symlink_to(script)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["suite"]:
-        prepare_suite(Path(sys.argv[2]))
-    else:
-        check()
+    match sys.argv[1:]:
+        case ["suite", folder]:
+            prepare_suite(Path(folder))
+        case ["release", *options] if options in ([], ["--tag"]):
+            release.release(tag=bool(options))
+        case []:
+            check()
+        case _:
+            raise SystemExit("usage: ./dev release [--tag]")

@@ -9,6 +9,7 @@ moved, so each module states one rule of the stream where :mod:`emsworker.store`
 - ``taking``: what a claim takes, for each order;
 - ``ending``: what its owner may end, and where each message goes then;
 - ``transactions``: what is sent in a transaction is sent at its commit, or never;
+- ``schedules``: what is due by the clock of a test;
 - ``results`` and ``once``: what a task returned, and which effects were done;
 - ``channel`` and ``broker``: the two ports over all of this.
 

@@ -14,6 +14,7 @@ from emsworker.broker.memory.group import KeptGroup, KeptRetry
 from emsworker.broker.memory.log import KeptMessage, MessageLog
 from emsworker.broker.memory.once import MemoryKeys
 from emsworker.broker.memory.results import MemoryResults
+from emsworker.broker.memory.schedules import MemorySchedules
 from emsworker.broker.memory.transactions import HeldSend, NoConnection, Transactions
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings, TopicSettings
@@ -40,6 +41,7 @@ class MemoryBroker:
 
     Attributes:
         log: every message that was sent.
+        schedules: those of the app's code, and those that users create.
         dead: the dead letters: the group's id, the message, and its last failure.
         kept_of_extensions: what extensions keep, by their names.
     """
@@ -65,6 +67,7 @@ class MemoryBroker:
         self.log = MessageLog(self.now)
         self.transactions = Transactions(self._commit, lambda held: self._dedup.restore(held.keys))
         self.kept_results = MemoryResults(self.now)
+        self.schedules = MemorySchedules(self.now, self.transactions)
         self.dead: list[tuple[int, KeptMessage, Failure]] = []
         self.kept_of_extensions: dict[str, Any] = {}
 

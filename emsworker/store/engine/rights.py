@@ -87,9 +87,9 @@ def merge(privileges: Iterable[Privileges]) -> Privileges:
 # reader: reads lists, lag, traces, messages and dead letters with their bodies, also with Spark. It changes nothing. It
 #   cannot read the addresses to which alarms are sent, because they can hold secrets.
 # operator: reads what a reader reads, and puts things right: requeues and deletes dead letters, pauses and changes
-#   groups, sets limits and skip policies, moves cursors, replays, skips, cancels and purges, and runs or deletes
-#   schedules. It creates and deletes no topics, groups and tables, and does not change topics or alarms, but silences
-#   alarms.
+#   groups, sets limits and skip policies, moves cursors, replays, skips, cancels and purges, and creates, changes,
+#   pauses, runs and deletes schedules. It creates and deletes no topics, groups and tables, and does not change topics
+#   or alarms, but silences alarms.
 _ROLES = """
                        publisher  producer  worker  beat  viewer  reader  operator
 ems_schema_version     S          S         S       S     S       S       S
@@ -102,7 +102,7 @@ ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
-ems_handler            -          -         SIUD    S     -       -       -
+ems_handler            -          -         SIUD    S     -       -       S
 ems_cursor             -          S         SU      SU    S       S       Su
 ems_claim              -          s         SIUD    SIUD  S       S       SIUD
 ems_retry              -          s         SIUD    SIUD  s       S       SIUD
@@ -114,7 +114,7 @@ ems_skip_policy        -          -         S       S     S       S       SIUD
 ems_restored           -          -         -       SD    -       -       SI
 ems_result             -          S         SIUD    SIUD  -       S       -
 ems_progress           -          S         SIUD    SD    S       S       S
-ems_schedule           -          -         SIU     Su    s       S       SuD
+ems_schedule           -          -         SIU     Su    s       S       SIUD
 ems_once               -          -         SIUD    SD    -       -       -
 ems_client             -          -         SIUD    SuD   S       S       S
 ems_leader             -          -         S       SIUD  S       S       S
@@ -133,16 +133,18 @@ ems_audit              -          -         -       sD    S       S       SI
 
 # auto-create: creates the topics and groups that are named; so it could also change existing ones.
 # cancel: cancels messages that have not run yet; so it could also cancel the messages of others.
+# schedule: creates, changes, pauses and deletes schedules at run time; so it could also change those of others.
 _ALLOWANCES = """
-                 producer+auto-create  producer+cancel  worker+auto-create  worker+cancel
-ems_topic        IU                    -                IU                  -
-ems_topic_guard  I                     -                I                   -
-ems_partition    Iu                    -                Iu                  -
-ems_message      -                     su               -                   u
-ems_outbox       -                     D                -                   -
-ems_group        -                     s                IU                  -
-ems_cursor       -                     u                I                   -
-ems_retry        -                     suD              -                   -
+                producer+auto-create producer+cancel producer+schedule worker+auto-create worker+cancel worker+schedule
+ems_topic       IU                   -               -                 IU                 -             -
+ems_topic_guard I                    -               -                 I                  -             -
+ems_partition   Iu                   -               -                 Iu                 -             -
+ems_message     -                    su              -                 -                  u             -
+ems_outbox      -                    D               -                 -                  -             -
+ems_schedule    -                    -               SIUD              -                  -             D
+ems_group       -                    s               -                 IU                 -             -
+ems_cursor      -                    u               -                 I                  -             -
+ems_retry       -                    suD             -                 -                  -             -
 """
 
 _ADMIN: Rights = {"admin": {"*": dict.fromkeys((*VERBS, "CREATE", "ALTER", "INDEX"))}}
@@ -188,9 +190,10 @@ CORE = combine(
                 "error_type",
             },
             "SELECT ems_schedule": {
-                "viewer": "name, spec, timezone, catch_up, topic, key, next_at, last_at, declared_at",
+                "viewer": "name, spec, timezone, catch_up, topic, key, next_at, last_at, declared_at, origin, paused, "
+                "task, tag",
             },
-            "UPDATE ems_schedule": {"beat operator": "next_at, last_at"},
+            "UPDATE ems_schedule": {"beat": "next_at, last_at, next_set_at"},
             "UPDATE ems_client": {"beat": "renewed_at, expires_at"},
             "UPDATE ems_position": {"beat": "next_offset"},
             "UPDATE ems_hold": {"beat": "lost_at"},

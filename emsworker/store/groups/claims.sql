@@ -212,4 +212,4 @@ UNION ALL
   (SELECT p.due_at FROM ems_outbox p FORCE INDEX (PRIMARY) WHERE p.topic_id = g.topic_id ORDER BY p.topic_id, p.due_at LIMIT 1))
   FROM ems_group g WHERE g.id IN %(group_ids)s)
 UNION ALL
-(SELECT 4, 0, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(next_at) FROM ems_schedule)))
+(SELECT 4, 0, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6), (SELECT MIN(next_at) FROM ems_schedule WHERE paused = 0)))

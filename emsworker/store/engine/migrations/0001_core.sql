@@ -297,8 +297,15 @@ CREATE TABLE IF NOT EXISTS ems_schedule (
   next_at DATETIME(6) NOT NULL,
   last_at DATETIME(6) NULL,
   declared_at DATETIME(6) NOT NULL,
+  next_set_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),  -- when next_at was computed
+  origin ENUM('code', 'user') NOT NULL DEFAULT 'code',
+  paused BOOLEAN NOT NULL DEFAULT 0,
+  task VARCHAR(190) NOT NULL DEFAULT '',
+  tag VARBINARY(255) NULL,
+  expires_s DOUBLE NULL,
   PRIMARY KEY (name),
-  KEY next_at (next_at)
+  KEY due (paused, next_at),
+  KEY tag (tag)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Effects that must happen once although their messages may be redelivered.
