@@ -222,7 +222,7 @@ class Topic:
 
     @property
     def keeps(self) -> str:
-        """How long messages are kept, in words."""
+        """The time for which messages are kept, in words."""
         bounds = []
         if self.keep_done_s is not None:
             bounds.append(f"{format_duration(self.keep_done_s)} after done" if self.keep_done_s else "until done")

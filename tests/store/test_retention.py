@@ -228,7 +228,7 @@ def test_the_result_of_a_dead_letter_outlives_its_message(stream: Stream) -> Non
 
 
 def told(stream: Stream) -> list[str]:
-    """What the check says of retention, if it is not well."""
+    """The values that the check warns of, of retention."""
     return [one.value for one in check(stream.url, None, {}) if one.name == "retention" and one.fix]
 
 
