@@ -15,11 +15,12 @@ from emsworker.console.streams import open_stream
 @click.argument("id_", metavar="ID")
 @common_options
 def cancel(topic: str, id_: str, as_json: bool) -> None:
-    """Cancel a message that was not run yet, in every group.
+    """Cancel a message in every group, also while it runs.
 
-    A delayed message is deleted; one in the stream is read by nobody any more. Attempts that have begun go on, and so
-    may messages that a worker had claimed and read by then. A message that every group has finished is left as it is,
-    and the exit code is 1. `ems trace` and `ems audit` tell who cancelled it: the system's user and host.
+    A delayed message is deleted; one in the stream is read by nobody any more. `running` means that a worker has it: it
+    is interrupted within about a second, and its result is `cancelled` when nothing of it runs any more. A message that
+    every group has finished is left as it is, and the exit code is 1. `ems trace` and `ems audit` tell who cancelled
+    it: the system's user and host.
     """
     from emsworker.admin.audit import CANCEL, cancel_target, count_cancelled
     from emsworker.core.errors import UnknownMessage

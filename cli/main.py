@@ -34,7 +34,7 @@ _OWN = {
     "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
     "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),
     "trace": ("inspect", "Show the producer of a message, and its history in each group."),
-    "cancel": ("cancel", "Cancel a message that was not run yet, in every group."),
+    "cancel": ("cancel", "Cancel a message in every group, also while it runs."),
     "dead": ("dead", "List, show, requeue and delete dead letters."),
     "refused": ("refused", "List, retry and delete rows of ems_publish that cannot be sent as they are."),
     "schedules": (

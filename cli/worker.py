@@ -8,9 +8,10 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from emsworker.console.completing import complete_groups, complete_topics
 from emsworker.console.failures import CommandFailure, WrongUsage
@@ -18,13 +19,16 @@ from emsworker.console.http import http_option, listen
 from emsworker.console.options import stream_options, together
 from emsworker.console.streams import OpenStream, given_addresses, open_main, stream_of, wanted_servers
 from emsworker.core.counted import counted, plural
+from emsworker.core.errors import ConfigError, EmsError
 from emsworker.core.ids import CLIENT_NAME
+from emsworker.core.process import forks
 from emsworker.core.process.role import claim_role
 from emsworker.observe.repeats import REPEATS
 
 from .settings import override_option
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator, Mapping
 
     from emsworker.observe.http import Route
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = 3.0
+_NOT_SOLO = ("processes", "threads", "max_tasks_per_child", "max_memory_per_child", "http")
 
 
 def _read_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -101,6 +106,9 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     shell_complete=complete_groups,
     help="Only these groups; broadcasts are received regardless.",
 )
+@click.option(
+    "--solo", is_flag=True, help="Run handlers in one thread that has the terminal, for a debugger; no limits."
+)
 @override_option("processes", "-p")
 @override_option("threads", "-t")
 @override_option("max_tasks_per_child", metavar="N")
@@ -118,6 +126,7 @@ def worker(
     app_path: str,
     topics: tuple[str, ...],
     groups: tuple[str, ...],
+    solo: bool,
     processes: int | None,
     threads: int | None,
     max_tasks_per_child: int | None,
@@ -136,10 +145,14 @@ def worker(
     Prints one line when all processes are ready. SIGTERM or Ctrl-C stops it: running messages finish, the rest goes
     back at once, exit code 0. A second one, or SIGQUIT, gives back what runs, too. SIGHUP restarts
     the processes gracefully.
+
+    With --solo there is one process and one thread, which has the terminal: breakpoint() works in a handler, nothing
+    has a time limit, and Ctrl-C gives back what runs.
     """
     from emsworker.observe.logs import configure_logging
     from emsworker.worker.child_spec import ChildSpec
 
+    _check_solo(ctx)
     claim_role("worker")
     configure_logging(log_level, log_format, log_repeats)
     facts, stream = _load(app_path, topics, groups, reload, no_beat=no_beat)
@@ -147,7 +160,7 @@ def worker(
         app=app_path,
         topics=topics,
         groups=groups,
-        threads=threads,
+        threads=1 if solo else threads,
         process_id="",
         name=name or socket.gethostname(),
         log_level=log_level,
@@ -160,6 +173,8 @@ def worker(
         log_done=log_done,
         log_repeats=log_repeats,
     )
+    if solo:
+        _run_solo(ctx, stream, spec, facts)
     count = processes or stream.settings.processes or _processors()
     ctx.exit(_supervise(stream, spec, count, facts, no_beat=no_beat, reload=reload, http=http))
 
@@ -222,16 +237,9 @@ def _supervise(
     log_worker(spec, facts, stream.settings, count, with_beat=not no_beat)
 
     def tell_ready(pids: list[int]) -> None:
-        routes = ", ".join(f"{one.topic}/{one.group}" for one in facts.handlers if spec.wants(one.topic, one.group))
-        broadcasts = ", ".join(topic for topic in facts.broadcasts if spec.wants(topic))
-        does = [f"consumes {routes}"] if routes else []
-        does += [f"receives broadcasts of {broadcasts}"] if broadcasts else []
-        _announce(
-            spec.log_format,
-            f"Ready: {facts.name} with {len(pids)} x {counted(threads, 'thread')} "
-            f"({plural(len(pids), 'process')} {', '.join(map(str, pids))}) "
-            f"{' and '.join(does)}.",
-        )
+        processes = f"{plural(len(pids), 'process')} {', '.join(map(str, pids))}"
+        with_ = f"{len(pids)} x {counted(threads, 'thread')} ({processes})"
+        _announce(spec.log_format, f"Ready: {facts.name} with {with_} {_work_of(facts, spec)}.")
 
     def run(spec: ChildSpec) -> Supervisor:
         return Supervisor(
@@ -253,6 +261,71 @@ def _supervise(
         return _run_reloading(supervisor, facts) if reload else supervisor.run()
 
     return go(run(spec)) if http is None else _serve(http, run, go, spec, database)
+
+
+def _work_of(facts: AppInspection, spec: ChildSpec) -> str:
+    """Return in words what a worker consumes."""
+    routes = ", ".join(f"{one.topic}/{one.group}" for one in facts.handlers if spec.wants(one.topic, one.group))
+    broadcasts = ", ".join(topic for topic in facts.broadcasts if spec.wants(topic))
+    does = [f"consumes {routes}"] if routes else []
+    does += [f"receives broadcasts of {broadcasts}"] if broadcasts else []
+    return " and ".join(does)
+
+
+def _check_solo(ctx: click.Context) -> None:
+    """Refuse options that a worker of one process has no use for."""
+    for name in _NOT_SOLO if ctx.params["solo"] else ():
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} means nothing with --solo; leave one of them out.")
+
+
+def _run_solo(ctx: click.Context, stream: OpenStream, spec: ChildSpec, facts: AppInspection) -> NoReturn:
+    """Run a worker in this process, and end it; with ``--reload`` start it anew after a change."""
+    import uuid
+    from dataclasses import replace
+
+    from emsworker.beat.leader import Beats
+    from emsworker.worker.banner import log_worker
+    from emsworker.worker.solo import Solo
+
+    databases, no_beat = _databases(stream), ctx.params["no_beat"]
+    if len(databases) > 1:
+        raise click.UsageError(f"--solo consumes from one server; choose it with --server ({', '.join(databases)}).")
+    (server,) = databases
+    spec = replace(spec, process_id=uuid.uuid4().hex, server=server, max_tasks=0, max_memory_mib=0)
+    log_worker(spec, facts, stream.settings, 1, with_beat=not no_beat, solo=True)
+    beats = None if no_beat else Beats(databases, stream.settings, lambda name, error: solo.request_stop())
+    ready = f"Ready: {facts.name} alone in process {os.getpid()} {_work_of(facts, spec)}."
+    solo = Solo(spec, beats, lambda: _announce(spec.log_format, ready))
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)  # as for a child
+    if not ctx.params["reload"]:
+        ctx.exit(solo.run())
+    changed = forks.Event()
+
+    def note(path: Path) -> None:
+        changed.set()
+        solo.request_restart()
+
+    with _reloading(facts, note):
+        code = solo.run()
+        if solo.restarts:
+            _start_anew(ctx, spec, changed)
+    ctx.exit(code)
+
+
+def _start_anew(ctx: click.Context, spec: ChildSpec, changed: threading.Event) -> NoReturn:
+    """Replace this process by a new one with the same command line, once the app can be loaded."""
+    while True:
+        changed.clear()
+        try:
+            _load(spec.app, spec.topics, spec.groups, True, no_beat=ctx.params["no_beat"])
+            break
+        except (CommandFailure, EmsError, ConfigError) as error:
+            click.echo(f"Error: {error}\nWaiting for the next change.", err=True)
+            changed.wait()
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _serve(
@@ -294,13 +367,20 @@ def _announce(log_format: str, text: str) -> None:
 
 
 def _run_reloading(supervisor: Supervisor, facts: AppInspection) -> int:
+    with _reloading(facts, lambda path: supervisor.request_restart()):
+        return supervisor.run()
+
+
+@contextlib.contextmanager
+def _reloading(facts: AppInspection, on_change: Callable[[Path], None]) -> Iterator[None]:
+    """Watch the Python files of an app in the block."""
     from emsworker.worker.reloader import Reloader
 
     folders = {Path.cwd(), *([facts.folder] if facts.folder is not None else [])}
-    reloader = Reloader(folders, lambda path: supervisor.request_restart())
+    reloader = Reloader(folders, on_change)
     reloader.start()
     try:
-        return supervisor.run()
+        yield
     finally:
         reloader.stop()
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import AlreadyExists as AlreadyExists
     from emsworker.core.errors import AppNotFound as AppNotFound
     from emsworker.core.errors import BatchFailed as BatchFailed
+    from emsworker.core.errors import Cancelled as Cancelled
     from emsworker.core.errors import ConfigError as ConfigError
     from emsworker.core.errors import ConnectionLostInHandler as ConnectionLostInHandler
     from emsworker.core.errors import ContentRefused as ContentRefused
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from emsworker.core.errors import Reject as Reject
     from emsworker.core.errors import ResultTimeout as ResultTimeout
     from emsworker.core.errors import Retry as Retry
+    from emsworker.core.errors import RunCancelled as RunCancelled
     from emsworker.core.errors import RunEnded as RunEnded
     from emsworker.core.errors import SchemaMissing as SchemaMissing
     from emsworker.core.errors import ServerUnsupported as ServerUnsupported
@@ -90,6 +92,7 @@ _HOME = {
     "AlreadyExists": "emsworker.core.errors",
     "AppNotFound": "emsworker.core.errors",
     "BatchFailed": "emsworker.core.errors",
+    "Cancelled": "emsworker.core.errors",
     "ConfigError": "emsworker.core.errors",
     "ContentRefused": "emsworker.core.errors",
     "DecodeError": "emsworker.core.errors",
@@ -118,6 +121,7 @@ _HOME = {
     "ResultTimeout": "emsworker.core.errors",
     "Retry": "emsworker.core.errors",
     "RunEnded": "emsworker.core.errors",
+    "RunCancelled": "emsworker.core.errors",
     "SchemaMissing": "emsworker.core.errors",
     "ServerUnsupported": "emsworker.core.errors",
     "SoftTimeLimitExceeded": "emsworker.core.errors",

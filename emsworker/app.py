@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -40,12 +40,17 @@ from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, ResultSet, uids_of
 from emsworker.tasks.schedules import AppSchedules
 from emsworker.tasks.task import (
+    CALLED_WITH,
+    CallOptions,
+    CallTarget,
     CoroutineTask,
     GivenTask,
     Subscription,
     Task,
+    call_body,
     check_function,
     full_name,
+    prepare_call,
 )
 
 if TYPE_CHECKING:
@@ -471,6 +476,60 @@ class Ems:
                 raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
         return self._publish(topic, outgoing, transaction, many=True)
 
+    def send_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Receipt[Any]:
+        """Send a call of a task by its name, which need not be declared here, and return after its commit.
+
+        A task that is declared here is called as by :meth:`Task.apply_async`. Of any other neither the name nor the
+        arguments can be checked: a worker that does not know it makes the call a dead letter.
+
+        Args:
+            name: as its workers know it.
+            args, kwargs: of its function.
+            group: that runs it; without it that of the task, or the app's setting.
+            options: as in :meth:`Task.apply_async`; without ``topic`` that of the task, or the app's setting.
+
+        Raises:
+            UnknownTopic: there is no such topic, and it may not be created. All that :meth:`Task.apply_async` raises,
+                besides.
+            ConfigError: an option is unknown or wrong, or several tasks here have that name.
+        """
+        refuse_unknown("send_task()", options, CALLED_WITH)
+        task = self.registry.find_task(check_name("task", name), options.get("topic"), group)
+        if task is not None:
+            return task.apply_async(args, kwargs, **options)
+        transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
+        expires, task_id = options.pop("expires", None), options.pop("task_id", None)
+        target = CallTarget(name, topic, check_name("group", group or self.settings.group))
+        call = prepare_call(self, target, call_body(name, args, kwargs), expires, task_id, options)
+        return self.send_prepared(call, transaction)
+
+    async def asend_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Receipt[Any]:
+        """Send a call by name from a coroutine; see :meth:`send_task`, and :meth:`asend` for a cancellation."""
+
+        def send(transaction: Any) -> Receipt[Any]:
+            wanted: CallOptions = {**options, "transaction": transaction}
+            return self.send_task(name, args, kwargs, group=group, **wanted)
+
+        task = self.registry.find_task(name, options.get("topic"), group)
+        topic = options.get("topic") or (self.settings.topic if task is None else task.topic)
+        return await self.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
+
     def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
         return self.send_prepared(Outgoing(topic, body, **options), transaction)
@@ -597,10 +656,12 @@ class Ems:
         return in_utc(when) if isinstance(when, datetime) else self.broker.now() + timedelta(seconds=when)
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
-        """Cancel a message that was not run yet, so that groups no longer run it.
+        """Cancel a message, so that groups no longer run it.
 
-        Attempts that have begun go on, and a worker that has read the message may still begin one. The answer is
-        false if every group has finished it.
+        One that a worker runs is interrupted within about a second: a coroutine gets CancelledError, a thread
+        RunCancelled at its next line, or only the flag ``run.cancelled`` (``on_cancel="flag"``); its transaction is
+        rolled back. Its result is ``cancelled`` when nothing of it runs any more. The answer is false if every group
+        has finished the message.
 
         Args:
             message: its id or receipt.

@@ -14,7 +14,7 @@ from emsworker.core.ids import new_uid, parse_uid, uid_text
 from emsworker.store.cluster import audit as store
 from emsworker.store.cluster.audit import AuditRow
 from emsworker.store.engine.database import Database
-from emsworker.store.groups.cancel import Cancelled
+from emsworker.store.groups.cancel import StateAtCancel
 
 
 def count_changed(result: object) -> int:
@@ -45,7 +45,7 @@ def cancel_target(topic: str, message_id: str) -> str:
 
 def count_cancelled(result: object) -> int:
     """Return 1 if a cancellation changed anything."""
-    return int(result in (Cancelled.DELAYED, Cancelled.WAITING))
+    return int(result in (StateAtCancel.DELAYED, StateAtCancel.WAITING, StateAtCancel.RUNNING))
 
 
 class Audit:

@@ -145,7 +145,7 @@ class GroupTrace:
             has it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its
             next attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up;
             ``done``; ``dropped``: given up, and its dead letter deleted; ``skipped``: the group began after it;
-            ``cancelled``: it was cancelled before the group claimed it.
+            ``cancelled``: it was cancelled before the group claimed it, or while it ran.
         client_id: the client that has it, or had it last.
         progress: the last report of its handler, if it runs and reports progress.
     """
@@ -589,6 +589,8 @@ def _state(offset: int, history: MessageHistory) -> TraceState:
             return TraceState.WAITING
         return TraceState.RUNNING if claim.running == offset else TraceState.CLAIMED
     if history.attempts:
+        if history.attempts[-1].outcome is Outcome.CANCELLED:
+            return TraceState.CANCELLED
         ended_well = history.attempts[-1].outcome in (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED)
         return TraceState.DONE if ended_well else TraceState.DROPPED
     return TraceState.DONE if claim is not None else TraceState.SKIPPED

@@ -30,7 +30,7 @@ from emsworker.publish.cancel import cancel_message
 from emsworker.store import topics as store
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import due_times
-from emsworker.store.groups.cancel import Cancelled, Purged, list_stale_retries, purge
+from emsworker.store.groups.cancel import Purged, StateAtCancel, list_stale_retries, purge
 from emsworker.store.inspect import trace as trace_store
 
 Progress = Callable[[int], None]
@@ -141,7 +141,7 @@ class Admin:
 
         return self._database.call(work)
 
-    def cancel(self, topic: str, message_id: str) -> Cancelled:
+    def cancel(self, topic: str, message_id: str) -> StateAtCancel:
         """Cancel a message, and return what it was.
 
         Raises:

@@ -1,7 +1,7 @@
 """Beat services that delete what has expired.
 
-These are clients, keys, results, progress reports, notices, slots, holds, refused rows of ``ems_publish``, and
-old rows of the audit.
+These are clients, keys, results, progress reports, notices, cancels, slots, holds, refused rows of ``ems_publish``,
+and old rows of the audit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
 from emsworker.store import Session
 from emsworker.store.cluster import audit, clients, once
-from emsworker.store.groups import limits, notices, reports, results
+from emsworker.store.groups import cancel, limits, notices, reports, results
 from emsworker.store.stream import dedup, holds, intake
 
 log = logging.getLogger(__name__)
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _CLIENT_BEATS = 5
 _CHUNK = 1000
 _KEYS = 200
+_CANCELS = 100
 _REFUSED = 100
 _LOST_HOLD_S = 90 * 86_400  # until then lists show it
 _PAUSE_BEATS, _NONE_BEATS = 10, 30  # swept rows no longer have an effect; only their space is freed later
@@ -57,6 +58,11 @@ def sweep_reports(session: Session, settings: Settings) -> float:
 def sweep_notices(session: Session, settings: Settings) -> float:
     """Delete notices of dead letters that no worker wants, in bounded chunks; no pause while there are more."""
     return pause_s(notices.sweep(session, _CHUNK), _CHUNK, settings)
+
+
+def sweep_cancels(session: Session, settings: Settings) -> float:
+    """Delete cancels that no client need learn of any more, a hundred at a time: every poll of a worker reads them."""
+    return 0.0 if cancel.sweep(session, _CANCELS) == _CANCELS else _CLIENT_BEATS * settings.beat_s
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:

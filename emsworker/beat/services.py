@@ -9,6 +9,7 @@ from emsworker.beat.clock import correct_times
 from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
     sweep_audit,
+    sweep_cancels,
     sweep_clients,
     sweep_holds,
     sweep_keys,
@@ -105,6 +106,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         sweep_keys,
         sweep_reports,
         sweep_slots,
+        sweep_cancels,
         sweep_notices,
         sweep_audit,
         sweep_refused,

@@ -273,8 +273,8 @@ class MysqlBroker:
         return self.outbox.transaction(sender)
 
     def cancel(self, message_id: str, topic: str | None) -> bool:
-        """Cancel a message that was not run yet."""
-        return cancel_sent(self.database, message_id, topic)
+        """Cancel a message."""
+        return cancel_sent(self.database, message_id, topic, lambda topic_ids: self.outbox.notify(topic_ids))
 
     def results(self, topics: Sequence[str], group: str | None) -> ResultBackend:
         """Return the results of calls that were sent to these topics."""

@@ -355,7 +355,7 @@ class PlacedBroker:
         return self.home.transaction(sender)
 
     def cancel(self, message_id: str, topic: str | None) -> bool:
-        """Cancel a message that was not run yet, on the server that has it."""
+        """Cancel a message, on the server that has it."""
         names = tuple(self.servers) if topic is None else self.locate(topic)
         for name in reversed(names):
             try:
@@ -425,7 +425,7 @@ class PlacedResults:
         return found
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the dead letters among them."""
+        """Return the dead letters among them, and those that were cancelled."""
         found: dict[bytes, ResultRow] = {}
         for backend in self._backends:
             found |= backend.find_buried([uid for uid in uids if uid not in found])

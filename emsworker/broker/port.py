@@ -151,7 +151,7 @@ class Broker(Protocol):
         ...
 
     def cancel(self, message_id: str, topic: str | None) -> bool:
-        """Cancel a message that was not run yet; return false if every group has finished it.
+        """Cancel a message, also while it runs; return false if every group has finished it.
 
         Args:
             topic: where it is; ``None`` to look in every topic.

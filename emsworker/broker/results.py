@@ -31,7 +31,7 @@ class ResultBackend(Protocol):
         ...
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the dead letters among them: a message whose process was killed has no other result."""
+        """Return those that have ended without a result: dead letters of killed processes, and cancelled messages."""
         ...
 
     def find_progress(self, uids: Sequence[bytes]) -> dict[bytes, Progress]:
@@ -63,7 +63,7 @@ class MysqlResults:
         return self._database.call(lambda session: store.find(session, topic_ids, uids, self._group))
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
-        """Return the dead letters among them."""
+        """Return the dead letters among them, and those that were cancelled."""
         topic_ids = self._topic_ids()
         return self._database.call(lambda session: store.find_buried(session, topic_ids, uids, self._group))
 
@@ -159,6 +159,7 @@ def read_row(uid: bytes, text: bytes | str) -> ResultRow:
         if not all(value is None or isinstance(value, str) for value in said.values()):
             raise TypeError
         body = None if fields["body"] is None else fields["body"].encode()
+        cancelled = fields["cancelled"] is True
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DecodeError(f"the result of {uid_text(uid)} in Redis is damaged; `forget` deletes it") from None
-    return ResultRow(uid, body, **said)
+    return ResultRow(uid, body, **said, cancelled=cancelled)

@@ -9,7 +9,7 @@ from emsworker.chaos.operations import Operations, without_deleted
 from emsworker.chaos.report import Rules
 from emsworker.extending.stream import ClaimSnapshot, Snapshot
 
-_FINAL = frozenset({"done", "ignored", "expired"})
+_FINAL = frozenset({"done", "ignored", "expired", "cancelled"})
 _REPORTING_S = 0.05  # between the records of one moment by two processes
 
 

@@ -24,7 +24,7 @@ from emsworker.extending.stream import Snapshot, read_snapshot
 
 _UNSENT_S = 300.0  # a send that is not confirmed or seen by then never will be
 _FAULTS_S = 300.0
-_FINAL = frozenset({"done", "ignored", "expired"})
+_FINAL = frozenset({"done", "ignored", "expired", "cancelled"})
 
 Lane = tuple[str, int]  # topic and partition
 Where = tuple[Any, ...]

@@ -25,6 +25,7 @@ from emsworker.core.errors import (
     DecodeError,
     Ignore,
     Reject,
+    RunCancelled,
     SoftTimeLimitExceeded,
     TimeLimitExceeded,
     WorkerLost,
@@ -52,7 +53,9 @@ _VERBS = {
     Outcome.ORPHANED: "lost its worker",
     Outcome.REJECTED: "was rejected",
     Outcome.EXPIRED: "expired",
+    Outcome.CANCELLED: "was cancelled",
 }
+_NO_FAILURE = (Outcome.IGNORED, Outcome.EXPIRED, Outcome.CANCELLED)
 
 # Returns the fields of the message that the current thread, or coroutine, runs.
 _running: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("ems_running_fields", default=None)
@@ -108,6 +111,8 @@ def outcome_of(error: BaseException, decision: Decision) -> Outcome:
     """Return the outcome of an attempt that raised."""
     if isinstance(error, Expired):
         return Outcome.EXPIRED
+    if isinstance(error, RunCancelled):
+        return Outcome.CANCELLED
     if isinstance(error, Reject):
         return Outcome.REJECTED
     if isinstance(error, WorkerLost):
@@ -138,8 +143,8 @@ class FailureTally:
     _lock: Mutex = field(default_factory=forks.Lock, repr=False)
 
     def note(self, failure: Failure) -> None:
-        """Count a failure; what is ignored or has expired is none."""
-        if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED):
+        """Count a failure; what is ignored or cancelled, or has expired, is none."""
+        if failure.outcome in _NO_FAILURE:
             return
         with self._lock:
             self.failed += 1
@@ -179,7 +184,8 @@ class AttemptRecord:
         place = ", ".join(
             filter(None, (f"{self.topic}/{self.partition}@{self.offset}", f"group {self.group}", self.id))
         )
-        is_traced = "\n" in failure.error and (level == logging.ERROR or log.isEnabledFor(logging.DEBUG))
+        is_shown = level == logging.ERROR or failure.outcome is Outcome.TIMEOUT or log.isEnabledFor(logging.DEBUG)
+        is_traced = is_shown and "\n" in failure.error
         trace = f"\n{failure.error}" if is_traced else ""
         more = {"traceback": failure.error if is_traced else None, "details": trace}
         log.log(
@@ -216,7 +222,7 @@ def _consequence(failure: Failure) -> tuple[int, str]:
         return logging.WARNING, f"again in {span_text(failure.retry_in_s)}"
     if failure.dead is not None:
         return logging.ERROR, "now a dead letter"
-    if failure.outcome in (Outcome.IGNORED, Outcome.EXPIRED):
+    if failure.outcome in _NO_FAILURE:
         return logging.INFO, "it is not run again"
     return logging.ERROR, "it is not run again"  # of a broadcast
 

@@ -5,7 +5,7 @@ The thread runs its messages; meanwhile other threads write its progress down an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
 from emsworker.broker.channel import Channel, Send
@@ -81,6 +81,7 @@ class ClaimRun(HeldClaim):
 
     Attributes:
         named: it has its process to itself: what runs is recorded, and charged if the process dies.
+        cancelled: offsets of messages that were cancelled since they were read.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class ClaimRun(HeldClaim):
         self.attempts = attempts or GroupAttempts()
         self.began_at = ticks()
         self.named = False
+        self.cancelled: set[int] = set()  # offsets
 
     # -- the side of the thread that runs it ---------------------------------------------------------------------------
 
@@ -199,6 +201,16 @@ class ClaimRun(HeldClaim):
     def started(self) -> int:
         """The number of its messages that were started, as far as is known: if they run at once, all of them."""
         return self.progress.ended + len(self.running_messages())
+
+    def cancel(self, offsets: Collection[int]) -> None:
+        """Keep messages from beginning, and interrupt those that run; again is no error.
+
+        The offsets are noted before the runs are looked at: one that begins meanwhile looks for its offset afterwards.
+        """
+        self.cancelled.update(offsets)
+        for message in self.claim.messages:
+            if message.offset in self.cancelled and isinstance(message.run, ThreadRun):
+                message.run.interrupt()
 
     def report(self, watch: Watch, report: ProgressReport) -> None:
         """Keep the last report of a running message for the next write.
@@ -390,6 +402,14 @@ class ThreadRun(Run):
     @property
     def waited_s(self) -> float | None:
         return self._claim_run.claim.waited_s(self._message, self._since)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._message.offset in self._claim_run.cancelled
+
+    def interrupt(self) -> None:
+        """Raise RunCancelled in the handler, if it is still this run, and wants that."""
+        self._watch.cancel(self._since)
 
     def extend(self, seconds: float) -> None:
         check_span(seconds)

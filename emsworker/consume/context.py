@@ -54,7 +54,8 @@ class RunContext:
         may_go_on: checked before every message; false if the process stops or its lease is no longer trusted.
         gate: the process's gate for poison isolation.
         loop: the process's event loop, for coroutines.
-        pool: the process's threads for the lanes of keys that run in order; lanes: the most lanes that a claim gets.
+        pool: the process's threads for the lanes of keys that run in order.
+        lanes: the most lanes that a claim gets; 0 if the claim's own thread runs its messages.
         tally: counts the process's attempts that failed.
         log_done: log every message that is done.
     """

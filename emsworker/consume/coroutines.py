@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claim_run import ClaimRun, ThreadRun
 from emsworker.consume.watch import NO_LIMITS, Watch
-from emsworker.core.errors import EmsError, RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
+from emsworker.core.errors import EmsError, RunCancelled, RunEnded, SoftTimeLimitExceeded, TimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -59,6 +59,12 @@ class EventLoop:
         self._on_death = on_death
         self._lock = forks.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: _LoopThread | None = None
+
+    @property
+    def thread_id(self) -> int:
+        """The id of its thread; 0 if none has been started."""
+        return (self._thread.ident or 0) if self._thread is not None else 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; called by threads other than the loop's own."""
@@ -72,8 +78,21 @@ class EventLoop:
                 import asyncio
 
                 self._loop = asyncio.new_event_loop()
-                _LoopThread(self._loop, self._on_death).start()
+                self._thread = _LoopThread(self._loop, self._on_death)
+                self._thread.start()
             return self._loop
+
+
+class CallersLoop(EventLoop):
+    """An event loop of the only thread that runs coroutines, so that a debugger meets them there."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, in the calling thread."""
+        if self._loop is None:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(coroutine)
 
 
 class CoroutineRun(ThreadRun):
@@ -98,32 +117,64 @@ class CoroutineRun(ThreadRun):
         self._hard_end = self._since + hard_s
         self._lock = forks.Lock()  # the coroutine may pass the run to a thread
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._call: Awaitable[Any] | None = None
+        self._wants_flag = options.on_cancel == "flag"
+        self._is_cancelled = False  # by us
         self._over = False
         self._soft = asyncio.Timeout(None)  # asyncio.timeout() needs a running loop, and a lane has none
         self._hard = asyncio.Timeout(None)
 
     async def within_limits(self, call: Awaitable[Any]) -> Any:
-        """Await the handler, and cancel it when it exceeds a limit.
+        """Await the handler, and cancel it when it exceeds a limit, or its message is cancelled.
 
         Raises:
             SoftTimeLimitExceeded, TimeLimitExceeded: it did not end in time. The coroutine itself gets CancelledError.
+            RunCancelled: its message was cancelled.
         """
         import asyncio
 
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
+        self._task, self._call = asyncio.current_task(), call
         try:
+            if self.cancelled:  # before the loop was known here
+                self._cancel()
             async with self._hard, self._soft:  # a coroutine that survives the first is cancelled by the second
                 self._set_timers()
                 return await call
-        except TimeoutError:
+        except TimeoutError as error:
+            # The stack at which the coroutine was cancelled is that of the CancelledError.
+            trace = error.__cause__.__traceback__ if error.__cause__ is not None else None
             if self._hard.expired():
-                raise TimeLimitExceeded(f"its limit is {self._hard_end - self._since:.3g} s") from None
+                text = f"its limit is {self._hard_end - self._since:.3g} s"
+                raise TimeLimitExceeded(text).with_traceback(trace) from None
             if self._soft.expired():
-                raise SoftTimeLimitExceeded(f"its soft limit is {self._soft_end - self._since:.3g} s") from None
+                text = f"its soft limit is {self._soft_end - self._since:.3g} s"
+                raise SoftTimeLimitExceeded(text).with_traceback(trace) from None
             raise  # the handler's own
+        except asyncio.CancelledError as error:
+            if not self._is_cancelled:
+                raise
+            raise RunCancelled().with_traceback(error.__traceback__) from None
         finally:
             self._over = True
             self._hard = self._soft = asyncio.Timeout(None)  # they know the task, which would keep the handler's error
+            self._task = self._call = None
+
+    @property
+    def suspended(self) -> Awaitable[Any] | None:
+        """The coroutine, if it went on after the loop had cancelled it; ``None`` if the loop has not come to that."""
+        return self._call if self._hard.expired() else None
+
+    def interrupt(self) -> None:
+        """Cancel the coroutine, unless it wants only the flag."""
+        if self._loop is not None and not self._wants_flag:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._is_cancelled and not self._wants_flag:
+            self._is_cancelled = True
+            self._task.cancel()
 
     def _set_timers(self) -> None:
         if self._over or self._loop is None:

@@ -27,6 +27,7 @@ from emsworker.core.errors import (
     BatchFailed,
     DecodeError,
     FenceLost,
+    RunCancelled,
     SoftTimeLimitExceeded,
 )
 from emsworker.core.model import EXPIRES_HEADER, FOLLOW_HEADER, GROUP_HEADER, Claim, Message, Order, Outcome
@@ -62,7 +63,8 @@ class Executor:
         self.may_go_on = context.may_go_on
         self._lanes = Lanes(context, self._handler, self._run_in_lane)
         # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
-        self._one_by_one = any(handler.options.transactional for handler in context.route.handlers)
+        is_transactional = any(handler.options.transactional for handler in context.route.handlers)
+        self._one_by_one = is_transactional or not context.lanes
 
     def begin(self, claim: Claim, topic_id: int, timeout_s: float, thread_id: int) -> ClaimRun:
         """Return the run of a claim, in lanes if its messages run in order by key; see :class:`ClaimRun`."""
@@ -166,7 +168,7 @@ class Executor:
                 raise handler
             if handler.is_async:  # in a lane, whose thread waits for it
                 messages[0].run = self._coroutine_run(claim_run, watch, messages[0], handler)
-            self._get_ready(messages, claim_run.claim)
+            self._get_ready(messages, claim_run)
             if options.transactional:
                 return self._transact(claim_run, messages, handler)
             return self._conclude(self._call(watch, messages, handler, began))
@@ -179,13 +181,15 @@ class Executor:
                 raise
             return self._fail(messages, handler, error, ticks() - began)
 
-    def _get_ready(self, messages: Sequence[Message], claim: Claim) -> None:
+    def _get_ready(self, messages: Sequence[Message], claim_run: ClaimRun) -> None:
         for hook in self._hooks.before:
             for message in messages:
                 hook(message, self._group)
         for message in messages:
             if EXPIRES_HEADER in message.headers:
-                refuse_expired(message, claim)
+                refuse_expired(message, claim_run.claim)
+            if claim_run.cancelled and message.run.cancelled:
+                raise RunCancelled("the message was cancelled before it ran")
 
     def _call(
         self,
@@ -230,12 +234,14 @@ class Executor:
             ended = self._call(watch, messages, handler, ticks(), transaction)
             if watch.soft_limit_sent:
                 raise SoftTimeLimitExceeded  # the handler caught it, but the state of its connection is unknown
+            if _is_cancelled(messages[0], handler.options):
+                raise RunCancelled
             return ended
 
         def commit(ended: Sequence[Ended], write: Send) -> None:
             claim_run.commit([self._results.for_flush(one) for one in ended], write)
 
-        ended = self.channel.transact(call, commit, lambda: watch.soft_limit_sent)
+        ended = self.channel.transact(call, commit, lambda: watch.was_interrupted)
         return self._conclude(ended)
 
     # -- coroutines ----------------------------------------------------------------------------------------------------
@@ -266,7 +272,7 @@ class Executor:
         began = ticks()
         begin_running(partial(self._attempts.fields_of, (message,)))  # it ends with the coroutine's own context
         try:
-            self._get_ready([message], claim_run.claim)
+            self._get_ready([message], claim_run)
             value = await its.within_limits(handler.call(message))
             return self._conclude([self._succeeded(message, handler.options, value, ticks() - began)])
         except BaseException as error:
@@ -313,12 +319,16 @@ class Executor:
     # -- how a message ends --------------------------------------------------------------------------------------------
 
     def _succeeded(self, message: Message, options: HandlerOptions, value: object, ran_s: float) -> Ended:
+        if _is_cancelled(message, options):
+            return self._failed(message, options, RunCancelled(), ran_s)
         if not self._is_wanted(message, options):
             return Ended(message, ran_s)
         return Ended(message, ran_s, None, self._results.of_value(message, options, value))
 
     def _failed(self, message: Message, options: HandlerOptions, error: BaseException, ran_s: float) -> Ended:
         """Decide what an error means: a retry, a dead letter, or nothing."""
+        if _is_cancelled(message, options) and not isinstance(error, RunCancelled):
+            return self._failed(message, options, RunCancelled().with_traceback(error.__traceback__), ran_s)
         failure = self._attempts.decide(message, options, error, ran_s)
         self._attempts.log_failure(message, options, failure, error)
         wanted = self._is_wanted(message, options)
@@ -378,6 +388,11 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
+
+
+def _is_cancelled(message: Message, options: HandlerOptions) -> bool:
+    """Return whether a run ends as cancelled, whatever its handler does. A batch has done its work for all or none."""
+    return message.run.cancelled and not options.batch
 
 
 def _options_of(handler: Resolved) -> HandlerOptions:

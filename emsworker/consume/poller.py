@@ -23,7 +23,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import Runnable
-from emsworker.core.work import AvailableWork
+from emsworker.core.work import AvailableWork, Place
 from emsworker.store import Database, Session
 from emsworker.store.groups.claims import find_work
 from emsworker.store.stream.messages import close_hole
@@ -120,6 +120,7 @@ class Poller(Runnable):
         settings: poll_min_s, poll_max_s, gap_timeout_s.
         topic_of: group id -> its topic, for all groups of this process.
         in_order: the groups that run in order.
+        on_cancelled: called at every poll with the messages that were cancelled while a client has them.
         also: called at every poll with the session, and true if a notification has arrived; returns true if it found
             other work.
         on_death: see :class:`Runnable`.
@@ -135,9 +136,10 @@ class Poller(Runnable):
         in_order: Collection[int],
         on_death: Callable[[str, BaseException], None],
         also: Callable[[Session, bool], bool] | None = None,
+        on_cancelled: Callable[[Collection[Place]], object] = lambda places: None,
     ) -> None:
         super().__init__("ems-poller", on_death)
-        self._also = also
+        self._also, self._on_cancelled = also, on_cancelled
         self._session = database.session()
         self._settings = settings
         self._topic_of = {group_id: topic.id for group_id, topic in topic_of.items()}
@@ -386,6 +388,7 @@ class Poller(Runnable):
         began = ticks()
         look = find_work(self._session, list(self._topic_of))
         self._timing.cost_s = ticks() - began
+        self._on_cancelled(look.cancelled)
         found = look.work
         hints = [hint for group_id, work in found.items() for hint in self._hints_of(group_id, work)]
         closed = [self._close(group_id, partition) for group_id, work in found.items() for partition in work.holes]

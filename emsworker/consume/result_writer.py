@@ -9,7 +9,7 @@ from typing import Protocol
 
 from emsworker.consume.claim_progress import Ended
 from emsworker.core.codec import encode_json
-from emsworker.core.errors import EncodeError, text_of
+from emsworker.core.errors import EncodeError, RunCancelled, text_of
 from emsworker.core.flush import ResultRow, storable
 from emsworker.core.ids import uid_text
 from emsworker.core.model import FOLLOW_HEADER, Failure, Message
@@ -61,7 +61,8 @@ class ResultWriter:
         if failure.retry_in_s is not None:
             return []
         ttl_s, follow = self._kept_s(options), message.headers.get(FOLLOW_HEADER)
-        return [_failed(message.uid, error, failure.error, ttl_s, follow)]
+        failed = _failed(message.uid, error, failure.error, ttl_s, follow)
+        return [replace(failed, cancelled=isinstance(error, RunCancelled))]
 
     def _kept_s(self, options: HandlerOptions) -> float:
         return (options.result_ttl_s or self._ttl_s) if options.keeps_result else 0.0

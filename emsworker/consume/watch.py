@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from emsworker.core.errors import RunEnded, SoftTimeLimitExceeded
+from emsworker.core.errors import INTERRUPTIONS, RunCancelled, RunEnded, SoftTimeLimitExceeded
 from emsworker.core.model import Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -49,6 +49,7 @@ class Watch:
         self.options = NO_LIMITS
         self.extension_s = 0.0  # by which the handler has asked to extend its limits
         self.soft_limit_sent = False
+        self.is_cancelled = False  # the handler gets RunCancelled, or has got it
         self.interruptible = False  # handler code runs, not code of EMS
         self.is_recorded = False  # the end of what runs was committed with its handler's transaction
         self.bracket: RunBracket | None = None  # of what runs, if middleware has brackets
@@ -60,7 +61,7 @@ class Watch:
         self.running_since = now
         self.options = options
         self.extension_s = 0.0
-        self.soft_limit_sent = self.interruptible = self.is_recorded = False
+        self.soft_limit_sent = self.is_cancelled = self.interruptible = self.is_recorded = False
 
     @property
     def timeout_s(self) -> float:
@@ -110,7 +111,12 @@ class Watch:
         """Return whether the run that began at ``since`` still runs past its limit; the caller holds the lock."""
         return self.running is not None and self.running_since == since and ticks() - since > self.time_limit_s
 
-    # -- the soft limit: an exception raised in another thread ---------------------------------------------------------
+    # -- exceptions raised in another thread: the soft limit, and a cancel ---------------------------------------------
+
+    @property
+    def was_interrupted(self) -> bool:
+        """True if an exception from outside may have cut in two what the handler did."""
+        return self.soft_limit_sent or self.is_cancelled
 
     def send_soft_limit(self, now: float) -> None:
         """Raise SoftTimeLimitExceeded in the handler that runs now, once, if its time is up.
@@ -122,26 +128,42 @@ class Watch:
             if (
                 not self.interruptible
                 or limit is None
-                or self.soft_limit_sent
+                or self.was_interrupted
                 or now - self.running_since < limit + self.extension_s
             ):
                 return
             self.soft_limit_sent = True
-            _raise_in(ctypes.c_ulong(self.thread_id), ctypes.py_object(SoftTimeLimitExceeded))
+            self._send(SoftTimeLimitExceeded)
+
+    def cancel(self, since: float) -> None:
+        """Raise RunCancelled, once, in the handler of the run that began at ``since``; see :meth:`send_soft_limit`."""
+        with self.lock:
+            if self.was_interrupted or not self.runs(since) or self.options.batch or self.options.on_cancel == "flag":
+                return
+            self.is_cancelled = True
+            if self.interruptible:
+                self._send(RunCancelled)
+
+    def _send(self, error: type[BaseException] | None) -> None:
+        """Raise an error in the thread, or take back the one that has not arrived yet; the caller holds the lock."""
+        _raise_in(ctypes.c_ulong(self.thread_id), None if error is None else ctypes.py_object(error))
 
     def call_interruptibly(self, call: Callable[[], T]) -> T:
-        """Call a handler; a soft limit arrives inside this call or never, so never in a commit of ours.
+        """Call a handler; what is raised from outside arrives inside this call or never, so never in a commit of ours.
 
         Raises:
-            SoftTimeLimitExceeded: the limit passed; it is sent only once, so nothing is pending when this returns.
+            SoftTimeLimitExceeded: the limit passed.
+            RunCancelled: the message was cancelled.
+
+        Only one of both is sent, and only once: nothing is pending when this returns.
         """
         process = os.getpid()
         try:
-            if self.options.soft_time_limit_s is None:
-                return call()
-            with self.lock:
-                self.interruptible = True
             try:
+                with self.lock:
+                    if self.is_cancelled:  # before there was a handler to raise it in
+                        raise RunCancelled
+                    self.interruptible = True
                 return call()
             finally:
                 self._end_interruptible()
@@ -153,9 +175,9 @@ class Watch:
         try:
             with self.lock:
                 self.interruptible = False
-                if self.soft_limit_sent:
-                    _raise_in(ctypes.c_ulong(self.thread_id), None)
-        except SoftTimeLimitExceeded:  # it arrived right here, and there is only one
+                if self.was_interrupted:
+                    self._send(None)
+        except INTERRUPTIONS:  # it arrived right here, and there is only one
             self.interruptible = False
             raise
 

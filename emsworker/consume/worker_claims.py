@@ -9,20 +9,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from emsworker.broker.channel import Channel
+from emsworker.consume import stacks
 from emsworker.consume.claim_progress import ClaimWrite, Ended
 from emsworker.consume.claim_run import ClaimRun, end_of
+from emsworker.consume.coroutines import CoroutineRun, EventLoop
 from emsworker.consume.flusher import HeldClaims
 from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.keyed_run import KeyedRun
 from emsworker.consume.watch import Watch
-from emsworker.core.errors import EmsError, FenceLost, StoreError, TimeLimitExceeded
+from emsworker.core.errors import EmsError, FenceLost, RunCancelled, StoreError, TimeLimitExceeded
 from emsworker.core.model import Message, Order
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Trouble
+from emsworker.core.work import Place
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +38,14 @@ class WorkerClaims(HeldClaims[ClaimRun]):
     Args:
         gate: the process's gate for poison isolation.
         on_hang: called with a reason if a handler's thread hangs past its limit.
+        loop: of the process's coroutines.
 
     Attributes:
         hanging: the threads that will not come back.
     """
 
-    def __init__(self, gate: IsolationGate, on_hang: Callable[[str], None]) -> None:
-        self._gate, self._on_hang = gate, on_hang
+    def __init__(self, gate: IsolationGate, on_hang: Callable[[str], None], loop: EventLoop | None = None) -> None:
+        self._gate, self._on_hang, self._loop = gate, on_hang, loop or EventLoop()
         self._mutex = forks.Lock()
         self._claims: dict[int, ClaimRun] = {}  # by thread id
         self.hanging: set[int] = set()
@@ -58,6 +62,15 @@ class WorkerClaims(HeldClaims[ClaimRun]):
     def claims(self) -> list[ClaimRun]:
         with self._mutex:
             return list(self._claims.values())
+
+    # -- for the poller ------------------------------------------------------------------------------------------------
+
+    def cancel(self, places: Collection[Place]) -> None:
+        """Cancel messages, those of them that are here; the poller repeats it while a claim has them."""
+        for claim_run in self.claims() if places else ():
+            where = claim_run.claim.group_id, claim_run.claim.partition
+            if offsets := {place[2] for place in places if place[:2] == where}:
+                claim_run.cancel(offsets)
 
     # -- for the flusher -----------------------------------------------------------------------------------------------
 
@@ -102,7 +115,7 @@ class WorkerClaims(HeldClaims[ClaimRun]):
                 continue
             lane.send_soft_limit(now)
             if now - since > lane.time_limit_s and (message := lane.give_up(since)) is not None:
-                ended = _timed_out(claim_run, lane, message, now - since)
+                ended = self._timed_out(claim_run, lane, message, now - since)
                 claim_run.end(ended)
                 self._note_hang(claim_run, lane, ended)
 
@@ -116,7 +129,7 @@ class WorkerClaims(HeldClaims[ClaimRun]):
         watch.send_soft_limit(now)
         if now - since <= watch.time_limit_s:
             return False
-        ended = _timed_out(claim_run, watch, messages[0], now - since)
+        ended = self._timed_out(claim_run, watch, messages[0], now - since)
         alone, was_lost = len(messages) == 1, claim_run.closed
         try:
             # It is not known which message of a batch hangs: each will run alone, and be recorded before it starts.
@@ -135,7 +148,27 @@ class WorkerClaims(HeldClaims[ClaimRun]):
             watch.bracket.ends = [end_of(ended)]
         if is_charged and ended.failure is not None and ended.error is not None:
             claim_run.attempts.log_failure(ended.message, watch.options, ended.failure, ended.error)
+        elif ended.failure is not None:
+            log.error("the stack of what hangs:%s", "\n" + ended.failure.error)
         self._on_hang(_hang_text(claim_run, watch, ended.message, ended.ran_s))
+
+    def _timed_out(self, claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Ended:
+        """Return the end of a message that hangs; its error is where."""
+        stack, why = self._stack(watch, message)
+        text = f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s{why}"
+        error: BaseException = RunCancelled(text) if message.run.cancelled else TimeLimitExceeded(text)
+        text = stacks.text_of_stack(stack, error)
+        failure = claim_run.attempts.decide(message, watch.options, error, ran_s, text, told=False)
+        return Ended(message, ran_s, failure, error=error)
+
+    def _stack(self, watch: Watch, message: Message) -> tuple[stacks.Stack, str]:
+        """Return the stack of the handler that hangs, and what is to be said of it: a coroutine's may be blocked."""
+        if stack := stacks.of_thread(watch.thread_id):
+            return stack, ""
+        if isinstance(message.run, CoroutineRun) and (coroutine := message.run.suspended) is not None:
+            return stacks.of_coroutine(coroutine), "; it has not ended when it was cancelled"
+        stack = stacks.of_thread(self._loop.thread_id)
+        return stack, f"; the event loop is blocked by {stacks.place_of(stack)}" if stack else ""
 
     # -- for the main thread -------------------------------------------------------------------------------------------
 
@@ -173,12 +206,6 @@ class WorkerClaims(HeldClaims[ClaimRun]):
                 claim_run.give_back(channel)
             except (StoreError, EmsError) as error:
                 log.warning("could not give back the claim of %s: %s", claim_run.claim.place, error)
-
-
-def _timed_out(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> Ended:
-    error = TimeLimitExceeded(f"ran for {ran_s:.1f} s; its limit is {watch.time_limit_s:g} s")
-    failure = claim_run.attempts.decide(message, watch.options, error, ran_s, str(error), told=False)
-    return Ended(message, ran_s, failure, error=error)
 
 
 def _hang_text(claim_run: ClaimRun, watch: Watch, message: Message, ran_s: float) -> str:

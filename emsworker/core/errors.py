@@ -260,6 +260,18 @@ class TaskFailed(EmsError):
         super().__init__(f"{message_id} failed: {error_type}: {message}")
 
 
+class Cancelled(EmsError):
+    """The call whose result was requested was cancelled: nothing of it runs any more.
+
+    Args:
+        message_id: id of the call.
+    """
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(f"{message_id} was cancelled")
+
+
 class AppNotFound(EmsError):
     """``-A`` names a module or an object that cannot be loaded."""
 
@@ -289,6 +301,19 @@ class SoftTimeLimitExceeded(EmsError):
 
     def __init__(self, message: str = "the soft time limit has passed") -> None:
         super().__init__(message)
+
+
+class RunCancelled(BaseException):
+    """Raised inside a handler when its message was cancelled, so that it can clean up; whatever it does, it is done.
+
+    It is no Exception, as asyncio.CancelledError is none, so that a handler's ``except Exception`` does not go on.
+    """
+
+    def __init__(self, message: str = "the message was cancelled while it ran") -> None:
+        super().__init__(message)
+
+
+INTERRUPTIONS = (SoftTimeLimitExceeded, RunCancelled)  # raised in a thread from outside, between any two of its lines
 
 
 class Retry(EmsError):

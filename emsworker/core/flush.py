@@ -22,6 +22,7 @@ class ResultRow:
         error_type, error, traceback: of the exception, or ``None`` if it succeeded.
         ttl_s: how many seconds to keep it; 0 if it is not kept, only told.
         follow: the message's ``ems-follow``: the extension that is told of it in the same transaction.
+        cancelled: it neither succeeded nor failed.
     """
 
     uid: bytes
@@ -31,6 +32,7 @@ class ResultRow:
     traceback: str | None = None
     ttl_s: float = 0.0
     follow: str | None = None
+    cancelled: bool = False
 
     @property
     def is_kept(self) -> bool:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration, parse_duration
-from emsworker.core.errors import ContentRefused, DecodeError, Ignore, Reject, Retry, TransactionEnded, text_of
+from emsworker.core.errors import (
+    ContentRefused,
+    DecodeError,
+    Ignore,
+    Reject,
+    Retry,
+    RunCancelled,
+    TransactionEnded,
+    text_of,
+)
 
 DEFAULT_LADDER = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DEFAULT_MAX_ATTEMPTS = 16
@@ -96,7 +105,7 @@ class Ladder:
 
     def next(self, attempt: int, error: BaseException, rng: Callable[[], float] = random.random) -> Decision:
         """Return the decision for a message whose ``attempt``-th run (1, 2, ...) ended in ``error``."""
-        if isinstance(error, Ignore):
+        if isinstance(error, (Ignore, RunCancelled)):
             return Done()
         if isinstance(error, _HOPELESS):
             return Dead(text_of(error))

@@ -162,6 +162,7 @@ class Outcome(StrEnum):
     ORPHANED = "orphaned"
     IGNORED = "ignored"
     EXPIRED = "expired"
+    CANCELLED = "cancelled"
 
 
 LEVELS = whole(1, len(PRIORITIES))

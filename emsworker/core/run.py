@@ -81,6 +81,11 @@ class Run:
         """Seconds for which the message had waited when this run began, by the server's clock; ``None`` if unknown."""
         return None
 
+    @property
+    def cancelled(self) -> bool:
+        """True if the message was cancelled: its run is to end soon, and counts as cancelled whatever it returns."""
+        return False
+
     def extend(self, seconds: float) -> None:
         """Ask for more time: the message may run for at least this number of seconds from now.
 

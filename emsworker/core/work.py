@@ -14,6 +14,10 @@ FEW = 32  # a first crash in a claim of 500 costs its next owners 16 commits, a 
 """The most messages of a claim with ``Isolation.FEW``."""
 
 
+Place = tuple[int, int, int]
+"""Of a message in a group: the group's id, partition and offset."""
+
+
 @dataclass(frozen=True)
 class Claimant:
     """A client that claims work of a group, and the most that it claims.
@@ -77,8 +81,10 @@ class PollAnswer:
         open: groups whose new messages any client may claim without another query: they are not paused, not ordered
             and have no limits.
         due_s: seconds until something else is due, which may be work then; ``None`` if nothing is known.
+        cancelled: messages that were cancelled while a client had them.
     """
 
     work: dict[int, AvailableWork]
     due_s: float | None = None
     open: frozenset[int] = frozenset()
+    cancelled: frozenset[Place] = frozenset()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from emsworker.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from emsworker.core.errors import INTERRUPTIONS as INTERRUPTIONS
     from emsworker.core.errors import REFUSED as REFUSED
     from emsworker.core.errors import AccessDenied as AccessDenied
     from emsworker.core.errors import AppNotFound as AppNotFound
@@ -58,7 +59,7 @@ else:  # a name that is not above is an error of types, too
         {
             "emsworker.core.errors": "AccessDenied AppNotFound AssertionBroken ConfigError Conflict "
             "ConnectionLost DecodeError DeliveryFailed DiskFull Duplicate EmsError "
-            "EncodeError ExtraMissing FenceLost Ignore InvalidName LeaseLost "
+            "EncodeError ExtraMissing FenceLost INTERRUPTIONS Ignore InvalidName LeaseLost "
             "MessageTooLarge NotInHand Problem PublishTimeout REFUSED Reject "
             "ResultTimeout Retry SchemaMissing SoftTimeLimitExceeded "
             "StatementRefused StoreError StoreUnavailable TlsError TopicDeleted "

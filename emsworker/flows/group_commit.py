@@ -17,21 +17,16 @@ _MOST, _MOST_BYTES = 200, 1 << 20
 
 
 class OfFlow(Protocol):
-    """A write of a flow.
-
-    Attributes:
-        flow_id: number of the flow.
-        size: bytes of what is written, about.
-    """
+    """A write of a flow."""
 
     @property
     def flow_id(self) -> int:
-        """See above."""
+        """Number of the flow."""
         ...
 
     @property
     def size(self) -> int:
-        """See above."""
+        """Bytes of the value that is written."""
         ...
 
 

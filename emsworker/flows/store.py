@@ -6,6 +6,7 @@ Every write of a run begins with its fence: it takes effect only while the run i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -26,7 +27,7 @@ from emsworker.extending.database import (
     server_now,
     stream_id,
 )
-from emsworker.extending.errors import AssertionBroken, Duplicate, StatementRefused, WrongArguments
+from emsworker.extending.errors import AccessDenied, AssertionBroken, Duplicate, StatementRefused, WrongArguments
 from emsworker.extending.processes import ThreadPool, forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
@@ -467,13 +468,13 @@ class MysqlFlowStore:
         return [(number, value, utc(at)) for number, value, at in rows]
 
     def cancel(self, flow: FlowRow) -> bool:
-        """Cancel a flow, those that it has called, and calls that were not begun; false if it has ended.
+        """Cancel a flow, those that it has called, and their calls; false if it has ended.
 
-        A run that is under way ends at its next step; a call that a worker has read may still begin.
+        Runs and calls that are under way are interrupted, as :meth:`Ems.cancel` does it.
         """
         numbers = self._database.call(lambda session: session.transaction(lambda session: self._cancel(session, flow)))
         for number in numbers:
-            self._database.call(partial(_cancel_calls, self.stream_id, number))
+            self._database.call(partial(_cancel_runs, self.stream_id, number))
         return bool(numbers)
 
     def _cancel(self, session: Session, flow: FlowRow) -> list[int]:
@@ -602,8 +603,11 @@ def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], sign
     return None
 
 
-def _cancel_calls(stream: str, flow_id: int, session: Session) -> None:
-    """Cancel the calls of a flow that have not ended, and were not forwarded to another server."""
+def _cancel_runs(stream: str, flow_id: int, session: Session) -> None:
+    """Cancel the run of a flow, and its calls that have not ended, and were not forwarded to another server."""
+    ((topic_id, owner),) = session.rows(_SQL.get_run, {"flow_id": flow_id})
+    with contextlib.suppress(AccessDenied):  # without the right to cancel messages the run ends at its next step
+        cancel(session, topic_id, owner)
     for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):
         ended = {number for number, *_ in session.rows(_SQL.list_ends, {"flow_id": flow_id, "step": step})}
         for number in range(total):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +48,8 @@ class TextFormatter(logging.Formatter):
 
     A task's name, or an error of a handler, may quote what somebody sent. So further lines of a record are indented:
     none of them can look like a record of its own. What is longer than 64 KiB loses its middle.
+
+    What a handler logs begins with its task, the message's id and the attempt, unless the record names a task itself.
     """
 
     def __init__(self) -> None:
@@ -56,6 +59,20 @@ class TextFormatter(logging.Formatter):
         """Return the text, with its traceback on further lines."""
         text = escape_control(shortened(super().format(record), _MOST_CHARACTERS))
         return shortened(text, _MOST_CHARACTERS).replace("\n", _INDENT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the first part of the text, with the message that is run."""
+        fields = {} if hasattr(record, "task") else running_fields()
+        if fields:
+            record.message = f"{_run_of(fields)} {record.message}"
+        return super().formatMessage(record)
+
+
+def _run_of(fields: Mapping[str, Any]) -> str:
+    """Return in brackets what runs: a task, the id of its message and the attempt; of a batch, its offsets."""
+    if "id" in fields:
+        return f"[{fields['task']} {fields['id']} attempt {fields['attempt']}]"
+    return f"[{fields['task']} {fields['topic']}/{fields['partition']}@{fields['offset']}-{fields['last_offset']}]"
 
 
 class MessageFields(logging.Filter):

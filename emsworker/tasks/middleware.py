@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 class RunOutcome(StrEnum):
     """The end of a run for a message, as far as its worker knows.
 
-    ``retry``: it failed, and is run again later. ``dead``: it becomes a dead letter. ``ignored``: it failed or had
-    expired, and counts as done. ``lost``: its claim has another owner, or its connection was lost; it is run again.
-    ``given_back``: no attempt is charged and it is run again, because its batch failed or the process stops at once.
+    ``retry``: it failed, and is run again later. ``dead``: it becomes a dead letter. ``ignored``: it failed, had
+    expired or was cancelled, and counts as done. ``lost``: its claim has another owner, or its connection was lost; it
+    is run again. ``given_back``: no attempt is charged and it is run again, because its batch failed or the process
+    stops at once.
     """
 
     DONE = "done"

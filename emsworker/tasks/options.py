@@ -14,6 +14,7 @@ from emsworker.core.errors import (
     Problem,
     Reject,
     Retry,
+    RunCancelled,
     SoftTimeLimitExceeded,
     TimeLimitExceeded,
     WorkerLost,
@@ -76,6 +77,7 @@ class HandlerKeywords(TypedDict, total=False):
     timeout_s: float | None
     soft_time_limit_s: float | None
     hard_time_limit_s: float | None
+    on_cancel: Literal["raise", "flag"]
     rate_limit: str | None
     max_running: int | None
     result: bool
@@ -111,6 +113,8 @@ class HandlerOptions:
         timeout_s: seconds that a message may run before it is moved to retry, instead of the group's.
         soft_time_limit_s: seconds after which SoftTimeLimitExceeded is raised in the handler.
         hard_time_limit_s: seconds after which the process is replaced and the message moved to retry.
+        on_cancel: what a running handler gets when its message is cancelled: ``raise`` (RunCancelled; CancelledError in
+            a coroutine) or ``flag`` (only ``run.cancelled`` becomes true). Batch handlers always get the flag.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: seconds that results are kept, instead of the app's setting; it enables results, too.
         rate_limit: of the whole group, on all machines: at most this many starts, ``100/s``, ``30/m``, ``5/h``.
@@ -130,6 +134,7 @@ class HandlerOptions:
     timeout_s: float | None = option(None, _SPAN)
     soft_time_limit_s: float | None = option(None, _SPAN)
     hard_time_limit_s: float | None = option(None, _SPAN)
+    on_cancel: str = option("raise", choice(("raise", "flag")))
     result: bool = option(False, flag())
     result_ttl_s: float | None = option(None, _SPAN)
     rate_limit: str | None = option(None, RATE)
@@ -169,8 +174,8 @@ class HandlerOptions:
         return Ladder.parse(self.ladder or group.delays_s, self.max_attempts or group.max_attempts, group.jitter)
 
     def decide(self, group: Ladder, attempt: int, error: BaseException) -> Decision:
-        """Decide about a message whose run ended in ``error``; Retry, Reject and Ignore take precedence."""
-        if isinstance(error, (Retry, Reject, Ignore)):
+        """Decide about a message whose run ended in ``error``; Retry, Reject, Ignore and a cancel take precedence."""
+        if isinstance(error, (Retry, Reject, Ignore, RunCancelled)):
             return self.ladder_over(group).next(attempt, error)
         if self.on_error == "ignore":
             return Done()

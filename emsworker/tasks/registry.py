@@ -88,6 +88,22 @@ class Registry:
             raise ConfigError([Problem("task", task.name, f"{route.topic}/{route.group} has a handler for it already")])
         route.tasks[task.name] = task
 
+    def find_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:
+        """Return the task of that name, in a topic and a group if they are given; ``None`` if none is declared here.
+
+        Raises:
+            ConfigError: several are.
+        """
+        found = [
+            route.tasks[name]
+            for route in self.routes.values()
+            if name in route.tasks and topic in (None, route.topic) and group in (None, route.group)
+        ]
+        if len(found) > 1:
+            places = ", ".join(f"{task.topic}/{task.group}" for task in found)
+            raise ConfigError([Problem("task", name, f"is declared in {places}; choose by topic= and group=")])
+        return found[0] if found else None
+
     def add_subscription(
         self, function: Function, topic: str, group: str, wanted: Filter, order: str | None, given: Mapping[str, Any]
     ) -> Subscription:

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, overload
 from emsworker.broker.results import ResultBackend
 from emsworker.core.codec import Decoder
 from emsworker.core.counted import counted, plural
-from emsworker.core.errors import ConfigError, Problem, ResultTimeout, TaskFailed
+from emsworker.core.errors import Cancelled, ConfigError, Problem, ResultTimeout, TaskFailed
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import parse_uid, uid_text
 from emsworker.core.model import R, Receipt
@@ -19,7 +19,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import Progress
 
-PENDING, DONE, FAILED = "pending", "done", "failed"
+PENDING, DONE, FAILED, CANCELLED = "pending", "done", "failed", "cancelled"
 _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.2
 _JSON = Decoder(("json",))
 
@@ -122,16 +122,17 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
     @overload
     def get(self, timeout: float | None = None, *, raises: Literal[True] = True) -> list[R]: ...
     @overload
-    def get(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed]: ...
+    def get(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed | Cancelled]: ...
     def get(self, timeout: float | None = None, *, raises: bool = True) -> Any:
         """All values, in order.
 
         Args:
             timeout: seconds, or ``None`` for ever.
-            raises: raise the first failure; otherwise it is in the list as a TaskFailed.
+            raises: raise the first failure; otherwise it is in the list as a TaskFailed, or as Cancelled.
 
         Raises:
             TaskFailed: a task has failed.
+            Cancelled: a call was cancelled.
             ResultTimeout: not all have ended in time.
         """
         self.wait(timeout)
@@ -140,7 +141,7 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
     @overload
     async def aget(self, timeout: float | None = None, *, raises: Literal[True] = True) -> list[R]: ...
     @overload
-    async def aget(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed]: ...
+    async def aget(self, timeout: float | None = None, *, raises: bool) -> list[R | TaskFailed | Cancelled]: ...
     async def aget(self, timeout: float | None = None, *, raises: bool = True) -> Any:
         """All values, in order, for coroutines; see :meth:`get`. It holds a thread only while it looks."""
         import asyncio  # only a program with coroutines has loaded it
@@ -152,7 +153,7 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
 
     def _values(self, raises: bool) -> list[Any]:
         values = [_value(self._known[uid]) for uid in self.uids]
-        failed = next((value for value in values if isinstance(value, TaskFailed)), None)
+        failed = next((value for value in values if isinstance(value, (TaskFailed, Cancelled))), None)
         if raises and failed is not None:
             raise failed
         return values
@@ -191,10 +192,15 @@ class AsyncResult(Generic[R]):
 
     @property
     def status(self) -> str:
-        """``pending`` (not run yet, waiting for a retry, or unknown), ``done`` or ``failed`` (for good)."""
+        """``pending`` (not run yet, waiting for a retry, or unknown), ``done``, ``failed`` (for good) or ``cancelled``.
+
+        Nothing of a call that is ``cancelled`` runs any more.
+        """
         row = self._look()
         if row is None:
             return PENDING
+        if row.cancelled:
+            return CANCELLED
         return DONE if row.error_type is None else FAILED
 
     @property
@@ -206,6 +212,11 @@ class AsyncResult(Generic[R]):
     def failed(self) -> bool:
         """True if it has failed for good."""
         return self.status == FAILED
+
+    @property
+    def cancelled(self) -> bool:
+        """True if it was cancelled."""
+        return self.status == CANCELLED
 
     @property
     def traceback(self) -> str | None:
@@ -221,6 +232,7 @@ class AsyncResult(Generic[R]):
 
         Raises:
             TaskFailed: it has failed, with the type, message and traceback of its exception.
+            Cancelled: it was cancelled.
             ResultTimeout: it has not ended in time.
             StoreUnavailable: the server that keeps results does not answer.
         """
@@ -239,6 +251,8 @@ class AsyncResult(Generic[R]):
 
 
 def _value(row: ResultRow) -> Any:
+    if row.cancelled:
+        return Cancelled(uid_text(row.uid))
     if row.error_type is not None:
         return TaskFailed(uid_text(row.uid), row.error_type, row.error or "", row.traceback or "")
     return _JSON.decode(row.body or b"null", {})

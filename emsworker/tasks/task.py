@@ -88,6 +88,30 @@ class App(Protocol):
         """Send many messages from a coroutine."""
         ...
 
+    def send_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Receipt[Any]:
+        """Send a call of a task by its name."""
+        ...
+
+    async def asend_task(
+        self,
+        name: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Receipt[Any]:
+        """Send a call of a task by its name, from a coroutine."""
+        ...
+
     async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
         """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
         ...
@@ -105,7 +129,7 @@ class App(Protocol):
         ...
 
     def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
-        """Cancel a message that was not run yet."""
+        """Cancel a message; see :meth:`Ems.cancel`."""
         ...
 
     @overload
@@ -125,7 +149,7 @@ class App(Protocol):
         ...
 
 
-_CALLED_WITH = MESSAGE_OPTIONS - {"uid"} | {"topic", "expires", "task_id", "transaction"}
+CALLED_WITH = MESSAGE_OPTIONS - {"uid"} | {"topic", "expires", "task_id", "transaction"}
 
 
 def check_function(what: str, function: Any) -> None:
@@ -219,6 +243,11 @@ class Request:
         """Seconds until the first of its limits; see :attr:`Run.time_left`."""
         return self.run.time_left
 
+    @property
+    def cancelled(self) -> bool:
+        """True if the message was cancelled; see :attr:`Run.cancelled`."""
+        return self.run.cancelled
+
     def extend(self, seconds: float) -> None:
         """Ask for at least this many seconds from now; see :meth:`Run.extend`."""
         self.run.extend(seconds)
@@ -239,6 +268,11 @@ class BoundTask:
     def app(self) -> App:
         """The task's app."""
         return self.task.app
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the message was cancelled; see :attr:`Run.cancelled`."""
+        return self.request.cancelled
 
     def retry(self, reason: str = "", *, countdown: float | None = None) -> NoReturn:
         """Give up this attempt and run again later.
@@ -365,7 +399,7 @@ class Task(Handler, Generic[P, R]):
         Raises:
             ConfigError: an option is unknown.
         """
-        refuse_unknown("using()", options, _CALLED_WITH)
+        refuse_unknown("using()", options, CALLED_WITH)
         return PreparedTask(self, options)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
@@ -404,7 +438,7 @@ class Task(Handler, Generic[P, R]):
             EncodeError: an argument cannot be serialized; nothing was sent.
             ConfigError: an option is unknown or wrong; nothing was sent. All that :meth:`Ems.send` raises, besides.
         """
-        refuse_unknown("apply_async()", options, _CALLED_WITH)
+        refuse_unknown("apply_async()", options, CALLED_WITH)
         call = self.prepare(args, kwargs, expires=expires, task_id=task_id, topic=topic, **options)
         return self.app.send_prepared(call, transaction)
 
@@ -421,15 +455,9 @@ class Task(Handler, Generic[P, R]):
         """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
         body = call_body(self.name, args, kwargs)
         self.check_call(*body)
-        headers = {TASK_HEADER: self.name, GROUP_HEADER: self.group}
-        if given := options.pop("headers", None):
-            refuse_reserved(given)
-            headers = Outgoing(self.topic, None, headers=given).headers | headers
-        if expires is not None:
-            headers[EXPIRES_HEADER] = self.app.server_time(_checked_expiry(expires)).isoformat()
         options.setdefault("priority", self.options.priority)
-        wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
-        return Outgoing(topic or self.topic, body, **wanted)
+        target = CallTarget(self.name, topic or self.topic, self.group)
+        return prepare_call(self.app, target, body, expires, task_id, options)
 
     @overload
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
@@ -491,7 +519,7 @@ class Task(Handler, Generic[P, R]):
         Raises:
             as :meth:`apply_async`; every call is checked before the first is sent.
         """
-        refuse_unknown("delay_many()", options, _CALLED_WITH - {"task_id", "transaction"})
+        refuse_unknown("delay_many()", options, CALLED_WITH - {"task_id", "transaction"})
         if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
             raise WrongArguments(
                 f"calls of task {self.name!r} is a {type(calls).__name__}; give a list of arguments; nothing was sent"
@@ -525,7 +553,7 @@ class Task(Handler, Generic[P, R]):
         return self.prepare(call if isinstance(call, tuple | list) else (call,), **options)
 
     def cancel(self, call: str | Receipt) -> bool:
-        """Cancel a call of this task that was not run yet; see :meth:`Ems.cancel`."""
+        """Cancel a call of this task, also while it runs; see :meth:`Ems.cancel`."""
         return self.app.cancel(call, None if isinstance(call, Receipt) else self.topic)
 
     def __repr__(self) -> str:
@@ -596,6 +624,38 @@ def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
     return [list(args), dict(kwargs)]
 
 
+@dataclass(frozen=True)
+class CallTarget:
+    """The target of a call: its task's name, and the topic and group that run it."""
+
+    task: str
+    topic: str
+    group: str
+
+
+def prepare_call(
+    app: App,
+    target: CallTarget,
+    body: list[Any],
+    expires: float | datetime | None,
+    task_id: str | None,
+    options: DeliveryOptions,
+) -> Outgoing:
+    """Return a call as it is sent; the arguments and errors are those of :meth:`Task.apply_async`.
+
+    Args:
+        body: made by :func:`call_body`.
+    """
+    headers = {TASK_HEADER: target.task, GROUP_HEADER: target.group}
+    if given := options.pop("headers", None):
+        refuse_reserved(given)
+        headers = Outgoing(target.topic, None, headers=given).headers | headers
+    if expires is not None:
+        headers[EXPIRES_HEADER] = app.server_time(_checked_expiry(expires)).isoformat()
+    wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
+    return Outgoing(target.topic, body, **wanted)
+
+
 def _checked_expiry(expires: Any) -> float | datetime:
     if isinstance(expires, datetime):
         return expires
@@ -628,7 +688,7 @@ class PartialSignature(Generic[R]):
         Raises:
             ConfigError: an option is unknown.
         """
-        refuse_unknown("set()", options, _CALLED_WITH - {"transaction"})
+        refuse_unknown("set()", options, CALLED_WITH - {"transaction"})
         return replace(self, options={**self.options, **options})
 
     def link(self, callback: Part[Any]) -> None:

@@ -6,6 +6,7 @@ it is dead. Only the stream and its clock are replaced: by :class:`emsworker.bro
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,9 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from emsworker.broker.memory import MemoryBroker
+from emsworker.broker.memory.log import KeptMessage
 from emsworker.broker.port import Broker
+from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.context import RunContext, RunHooks
 from emsworker.consume.executor import Executor
 from emsworker.consume.result_writer import ResultWriter
@@ -86,10 +89,11 @@ class TestApp:
     def __init__(self, app: TestedApp, *, connection: Any = None, eager: bool = False) -> None:
         self.app = app
         self._eager = eager
-        self._broker = MemoryBroker(app.settings, app.registry.topic_settings, connection, self._settle)
+        self._broker = MemoryBroker(app.settings, app.registry.topic_settings, connection, self._settle, self._cancel)
         self._channel = self._broker.channel()
         self._before: Broker | None = None
         self._running = False
+        self._claim_run: ClaimRun | None = None
         self._numbers = count(1)
         self._last_turn: dict[int, int] = {}
 
@@ -143,6 +147,12 @@ class TestApp:
         """Run the accepted messages, if the app is eager."""
         if self._eager and not self._running:
             self.run()
+
+    def _cancel(self, kept: KeptMessage) -> None:
+        """Cancel a message that runs, or is to run next."""
+        run = self._claim_run
+        if run is not None and (run.claim.topic, run.claim.partition) == (kept.topic.name, kept.partition):
+            run.cancel({kept.offset})
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -264,7 +274,7 @@ class TestApp:
         settings = self.app.settings
         writer, hooks = ResultWriter(settings.result_ttl_s), RunHooks.of(self.app.middleware)
         executor = Executor(RunContext(reader.route, settings.retry_ladder(), self._channel, writer, hooks))
-        run = executor.begin(claim, reader.topic.id, settings.timeout_s, 0)
+        run = self._claim_run = executor.begin(claim, reader.topic.id, settings.timeout_s, threading.get_ident())
         if executor.run(run):
             flush = run.finish(self._channel)
             assert flush is not None, "nobody else has the claim"

@@ -193,7 +193,7 @@ def _retry_now(change: Change) -> None:
 
 
 def _cancel(change: Change) -> None:
-    """Cancel a message that has not run yet, in every group."""
+    """Cancel a message in every group, also while it runs."""
     topic, message = _needed(change.visit, "topic"), _needed(change.visit, "id")
     with change.recorded(CANCEL, cancel_target(topic, message), count=count_cancelled):
         change.admin.cancel(topic, message)

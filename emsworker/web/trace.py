@@ -69,6 +69,9 @@ def trace(visit: Visit) -> Response:
     )
 
 
+_KINDS = {Outcome.DONE: "good", Outcome.IGNORED: "good", Outcome.CANCELLED: "wait"}
+
+
 def _urgency(group: GroupTrace) -> tuple[bool, str]:
     """Sort groups in which something is wrong, or happens, before those in which nothing does."""
     return group.state in (TraceState.DONE, TraceState.SKIPPED, TraceState.UNCLAIMED), group.group.name
@@ -103,7 +106,7 @@ def _claimed(group: GroupTrace) -> Iterator[Event]:
 
 def _attempted(group: GroupTrace) -> Iterator[Event]:
     for attempt in group.history.attempts:
-        kind = "good" if attempt.outcome in (Outcome.DONE, Outcome.IGNORED) else "bad"
+        kind = _KINDS.get(attempt.outcome, "bad")
         ran = f" after {duration(attempt.ran_ms / 1000)}" if attempt.ran_ms is not None else ""
         title = f"Attempt {attempt.attempt}: {attempt.outcome.value}{ran}"
         yield Event(attempt.ended_at, kind, title, _by(attempt.client_id), attempt.error)

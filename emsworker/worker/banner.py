@@ -21,13 +21,16 @@ _LABEL_WIDTH = 12
 Facts = Mapping[str, str | Sequence[str]]
 
 
-def log_worker(spec: ChildSpec, facts: AppInspection, settings: Settings, processes: int, *, with_beat: bool) -> None:
+def log_worker(
+    spec: ChildSpec, facts: AppInspection, settings: Settings, processes: int, *, with_beat: bool, solo: bool = False
+) -> None:
     """Log what a worker runs.
 
     Args:
         settings: of the command; its address is the stream's.
         processes: the number of child processes.
         with_beat: whether the worker runs a beat.
+        solo: it has no time limits.
     """
     consumed = [one for one in facts.handlers if spec.wants(one.topic, one.group)]
     heard = [topic for topic in facts.broadcasts if spec.wants(topic)]
@@ -44,7 +47,7 @@ def log_worker(spec: ChildSpec, facts: AppInspection, settings: Settings, proces
             **_shared_topics(consumed),
             **({"broadcasts": ", ".join(heard)} if heard else {}),
             "processes": f"{processes} x {counted(threads, 'thread')}",
-            "limits": _limits(settings),
+            "limits": "none holds with --solo" if solo else _limits(settings),
             "beat": "runs here too" if with_beat else "is left to others (--no-beat)",
         },
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from emsworker.app import Ems
 from emsworker.broker.broadcasts import Broadcasts
 from emsworker.broker.mysql import MysqlBroker
+from emsworker.consume import stacks
 from emsworker.consume.attempts import FailureTally
 from emsworker.consume.claim_run import ClaimRun
 from emsworker.consume.claimer import BatchSizer
@@ -381,6 +383,8 @@ class BroadcastReader(Runnable):
             return
         watch.send_soft_limit(now)
         if now - since > watch.time_limit_s:
+            if stack := stacks.of_thread(watch.thread_id):
+                log.error("the stack of what hangs:%s", "\n" + "".join(traceback.format_list(list(stack))).rstrip())
             self._leave_hanging(listener, claim_run, running)
             self._on_hang(
                 f"{listener.route.group} ran for {now - since:.1f} s, over its limit of {watch.time_limit_s:g} s "

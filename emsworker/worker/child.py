@@ -147,7 +147,7 @@ class Child:
         channel, ack_interval_s = app.stream.channel(patient=False), app.settings.ack_interval_s
         flusher = self._flusher = Flusher(channel, ack_interval_s, context.claims, self._on_side_death)
         threads = self._spec.threads or app.settings.threads
-        self._consumers = [Consumer(number, context, self._on_death) for number in range(threads)]
+        self._consumers = self._make_consumers(context, threads)
         self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments)]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
@@ -165,25 +165,30 @@ class Child:
         for consumer in self._consumers:
             consumer.registered.wait(connect_timeout_s)
 
+    def _make_consumers(self, context: ProcessContext, threads: int) -> list[Consumer]:
+        return [Consumer(number, context, self._on_death) for number in range(threads)]
+
     def _make_context(self, app: Ems, assignments: dict[int, Assignment]) -> ProcessContext:
         spec, settings, broker = self._spec, app.settings, app.stream
         database = broker.database
         topic_of = {group_id: assignment.topic for group_id, assignment in assignments.items()}
         in_order = [group_id for group_id, one in assignments.items() if one.group.order is not Order.NONE]
         also = self._broadcasts.look if self._broadcasts is not None else None
+        loop = EventLoop(self._on_death)
+        claims = WorkerClaims(self._gate, self._on_hang, loop)
         return ProcessContext(
             broker,
             settings,
             app.middleware,
             assignments,
             LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
-            Poller(database, settings, topic_of, in_order, self._on_side_death, also),
-            WorkerClaims(self._gate, self._on_hang),
+            Poller(database, settings, topic_of, in_order, self._on_side_death, also, claims.cancel),
+            claims,
             _result_writer(app),
             self._make_recycler(settings),
             gate=self._gate,
             suspects=self._make_suspects(),
-            loop=EventLoop(self._on_death),
+            loop=loop,
             tally=self._tally,
             log_done=spec.log_done,
         )
@@ -217,7 +222,12 @@ class Child:
     @property
     def _workers(self) -> list[Runnable]:
         """The threads that run handlers."""
-        return [*self._consumers, *([self._broadcasts] if self._broadcasts is not None else [])]
+        return [*self._consumers, *self._readers]
+
+    @property
+    def _readers(self) -> list[Runnable]:
+        """The thread that runs handlers of broadcasts, if there are any."""
+        return [] if self._broadcasts is None else [self._broadcasts]
 
     def _listen(self, app: Ems) -> BroadcastReader | None:
         """Create the broadcast reader, if the app subscribes to any of the topics; ``--groups`` does not apply."""
@@ -301,6 +311,9 @@ class Child:
         self._spec.tell(ENDING)
         if self._context.claims.hanging:
             self._context.lease.abandon()
+        self._end_sides()
+
+    def _end_sides(self) -> None:
         for side in reversed(self._sides):
             side.stop()
             side.join(_SIDES_S)

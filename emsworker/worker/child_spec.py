@@ -91,7 +91,7 @@ class ChildSpec:
         log_level: a level name of the standard logging module.
         parent: a descriptor whose other end the supervisor holds; the child ends when it closes.
         url, redis_url: addresses that override the app's own, as ``--url`` does; ``None`` keeps the app's.
-        status: the descriptor on which to report "ready", an error, or the reason for a replacement.
+        status: the descriptor on which to report "ready", an error, or the reason for a replacement; -1 for none.
         max_tasks, max_memory_mib: limits at which to be replaced, or ``None`` for the app's settings.
         number: index of this child in its worker; its replacement has the same.
         metrics: the folder in which its metrics are counted, for the supervisor to serve; empty for none.
@@ -147,6 +147,8 @@ class ChildSpec:
 
     def tell(self, text: str) -> None:
         """Report "ready" to the supervisor, or in one line an error or the reason why this process ends."""
+        if self.status < 0:
+            return
         with contextlib.suppress(BrokenPipeError):  # the supervisor is gone; the other pipe shows that too
             os.write(self.status, text.encode()[:60000] + b"\0")
 

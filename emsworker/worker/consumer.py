@@ -60,7 +60,11 @@ class Assignment:
 
 @dataclass(frozen=True)
 class ProcessContext:
-    """The surroundings of a consumer: what the threads of a process share."""
+    """The surroundings of a consumer: what the threads of a process share.
+
+    Attributes:
+        one_thread: no handler runs in another thread than the consumer's.
+    """
 
     broker: MysqlBroker
     settings: Settings
@@ -79,6 +83,7 @@ class ProcessContext:
     pool: Pool = field(default_factory=lane_pool)
     tally: FailureTally = field(default_factory=FailureTally)
     log_done: bool = False
+    one_thread: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class Consumer(Runnable):
             process.gate,
             process.loop,
             process.pool,
-            max(process.settings.threads, assignment.route.concurrency),
+            0 if process.one_thread else max(process.settings.threads, assignment.route.concurrency),
             process.tally,
             process.log_done,
         )

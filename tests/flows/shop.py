@@ -88,6 +88,27 @@ def child(flow: Flow, n: int, fails: bool) -> int:
     return flow.transaction(_effect, n)
 
 
+def _linger(n: int) -> None:
+    note("begin", n=n)
+    try:
+        while True:
+            time.sleep(0.01)
+    finally:
+        note("left", n=n)
+
+
+@app.task
+def linger(n: int) -> None:
+    _linger(n)
+
+
+@app.flow
+def lingering(flow: Flow, n: int) -> None:
+    if n:
+        flow.call(linger.s(n))
+    flow.step(_linger, n)
+
+
 @app.flow
 async def side_by_side(flow: AsyncFlow, n: int) -> list[Any]:
     import asyncio

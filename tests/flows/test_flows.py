@@ -83,6 +83,18 @@ def test_a_cancelled_flow_runs_nothing_more(stream: Stream, shop: Ems) -> None:
     assert flow.retry() and flow.get(60) == [[1, 2, 3], "ValueError", "L1"]
 
 
+def test_a_cancelled_flow_interrupts_its_step_and_its_calls(stream: Stream, shop: Ems) -> None:
+    stream.worker(SHOP, topics=["default"], threads=4)
+    started = [flows.lingering.start(n) for n in range(2)]
+    until(lambda: stream.record.numbers("begin") == [0, 1], 30, stream.logs())
+    assert all(flow.cancel() for flow in started)
+    until(lambda: stream.record.numbers("left") == [0, 1], 10, stream.logs())
+    stream.wait_settled(30)
+    assert [flow.state for flow in started] == ["cancelled"] * 2
+    assert stream.rows("SELECT DISTINCT outcome FROM ems_attempt") == [("cancelled",)]
+    assert stream.rows("SELECT * FROM ems_dead") == []
+
+
 @pytest.mark.slow
 def test_a_flow_that_cannot_be_undone_fails_for_good(stream: Stream, shop: Ems) -> None:
     stream.worker(SHOP)

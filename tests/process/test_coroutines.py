@@ -45,6 +45,8 @@ def test_errors_limits_and_results_are_each_messages_own(stream: Stream) -> None
     assert dead == [(2, 2), (4, 1), (5, 2), (7, 2)]
     outcomes = stream.rows("SELECT `offset`, outcome FROM ems_attempt ORDER BY `offset`, attempt")
     assert outcomes == [(2, "failed"), (2, "failed"), (4, "rejected"), *[(5, "timeout")] * 2, *[(7, "timeout")] * 2]
+    errors = stream.rows("SELECT error FROM ems_attempt WHERE outcome = 'timeout'")
+    assert all("await asyncio.sleep(30)" in error for (error,) in errors), errors
     assert stream.record.numbers("cancelled") == [4, 4]
     assert stream.record.numbers() == [0, 2, 5], "the neighbours ran once"
     assert worker.process.poll() is None, "and nothing needed a new process"
@@ -67,10 +69,13 @@ def test_nothing_is_lost_when_the_process_dies_or_stops(stream: Stream) -> None:
 
 def test_a_coroutine_that_blocks_the_loop_is_found(stream: Stream) -> None:
     stream.send("blocks", [{"n": n} for n in range(3)])
-    stream.worker(_APP, topics=["blocks"], processes=1, threads=1)
+    worker = stream.worker(_APP, topics=["blocks"], processes=1, threads=1)
     stream.wait_ended([0, 2], 30)
     stream.wait_settled()
-    assert stream.rows("SELECT `offset` FROM ems_dead") == [(2,)], "it alone was charged"
+    ((offset, error),) = stream.rows("SELECT `offset`, error FROM ems_dead")
+    assert offset == 2, "it alone was charged"
+    assert "time.sleep(60)" in error and "the event loop is blocked by block (" in error.splitlines()[-1], error
+    assert "the event loop is blocked by block (" in worker.text() and "time.sleep(60)" in worker.text()
 
 
 def test_what_a_coroutine_cannot_be_is_said_at_once() -> None:

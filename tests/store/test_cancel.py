@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
-from emsworker import Ems
+from emsworker import Cancelled, Ems
 from emsworker.admin import Admin
+from emsworker.admin.monitoring import Monitoring
 from emsworker.arrow import scan
 from emsworker.core.errors import InvalidName, UnknownMessage
-from emsworker.core.model import Claim, Failure, Group, Topic
+from emsworker.core.flush import ResultRow
+from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.filters import EVERYTHING
 from emsworker.store.groups import claims
+from emsworker.store.groups.cancel import sweep
 from emsworker.store.groups.progress import flush
 from emsworker.store.stream import broadcast, outbox
 from tests.support import rows
@@ -24,6 +27,10 @@ def retried(stream: Stream, topic: Topic, group: Group, client: str) -> Claim:
     claim = claims.take_retries(stream.session, stream.claimant(topic, group, client))
     assert claim
     return claim
+
+
+def cancelled(offset: int, attempt: int = 1) -> Failure:
+    return Failure(offset, attempt, Outcome.CANCELLED, "RunCancelled", None, None, 0.1)
 
 
 def end(stream: Stream, topic: Topic, claim: Claim) -> None:
@@ -135,6 +142,60 @@ def test_a_cancelled_one_that_fails_for_good_is_no_dead_letter(stream: Stream) -
     app.cancel(receipt)
     flush(stream.session, flush_of(claim, topic, 1, failures=[failed(1, 9, dead="no")]))
     assert stream.value("SELECT COUNT(*) FROM ems_dead") == 0
+
+
+def test_a_client_that_has_it_is_asked_and_the_result_tells_when_nothing_runs_any_more(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    group, other = (stream.group(topic, name) for name in ("a", "b"))
+    receipts = app.send_many("t", range(4))
+    result = app.result(receipts[0])
+    claim = stream.take(topic, group, stream.client(), batch=2)
+    admin = Admin(app)
+    assert [admin.cancel("t", one.id) for one in (receipts[0], receipts[3])] == ["running", "waiting"]
+    assert admin.cancel("t", receipts[0].id) == "running", "who asks again is told again"
+    assert app.result(receipts[3]).status == "cancelled", "no client has it, and none will"
+    found = claims.find_work(stream.session, [group.id, other.id])
+    assert found.cancelled == {(group.id, 0, 1)}
+    assert result.status == "pending" and app.result(receipts[0], group="b").status == "cancelled"
+    assert sweep(stream.session, 10) == 0
+    flush(stream.session, flush_of(claim, topic, 1, failures=[cancelled(1)]))
+    assert result.status == "cancelled" and result.cancelled and app.result(receipts[1]).status == "pending"
+    with pytest.raises(Cancelled, match=f"^{receipts[0].id} was cancelled$"):
+        result.get(1)
+    assert sweep(stream.session, 10) == 1
+    assert claims.find_work(stream.session, [group.id]).cancelled == frozenset()
+    trace = next(one for one in Monitoring(app).trace(receipts[0].id)[0].groups if one.group.name == "a")
+    assert trace.state == "cancelled"
+
+
+def test_a_retry_that_runs_is_cancelled_too(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    group = stream.group(topic)
+    receipt = app.send("t", 1)
+    client = stream.client()
+    flush(stream.session, flush_of(stream.take(topic, group, client), topic, 1, failures=[failed(1)]))
+    again = retried(stream, topic, group, client)
+    assert Admin(app).cancel("t", receipt.id) == "running" and app.result(receipt).status == "pending"
+    flush(stream.session, flush_of(again, topic, again.hi, finished=True, failures=[cancelled(1, 2)]))
+    assert app.result(receipt).status == "cancelled" and sweep(stream.session, 10) == 1
+
+
+def test_a_delayed_call_that_is_cancelled_and_sent_again_waits_again(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    receipt = app.send("t", 1, delay="1h")
+    result = app.result(receipt)
+    assert app.cancel(receipt) and app.result(receipt).status == "cancelled"
+    app.send("t", 1, delay="1h", uid=receipt.id)
+    assert app.result(receipt).status == "pending"
+    stream.rows("UPDATE ems_outbox SET due_at = NOW(6)")
+    outbox.relay_due(stream.session, 10)
+    assert app.result(receipt).status == "pending"
+    claim = stream.take(topic, stream.group(topic), stream.client())
+    flush(stream.session, flush_of(claim, topic, 1, results=[ResultRow(claim.messages[0].uid, b"42", ttl_s=60.0)]))
+    assert result.get(1) == 42
 
 
 def test_a_race_with_the_relay_loses_nothing_and_runs_nothing(stream: Stream) -> None:

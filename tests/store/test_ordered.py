@@ -170,5 +170,5 @@ def test_the_next_of_a_key_comes_when_the_one_before_is_cancelled(stream: Stream
     later = flush_of(claim, topic, 3, failures=[failed(1, 1, 60.0)], blocked=[(3, b"a")])
     progress.flush(stream.session, later)
     uid = stream.value("SELECT uid FROM ems_message WHERE `offset` = 1")
-    assert cancel.cancel(stream.session, topic.id, uid) is cancel.Cancelled.WAITING
+    assert cancel.cancel(stream.session, topic.id, uid) is cancel.StateAtCancel.WAITING
     assert offsets(take_retries(stream, topic, group, me)) == [3], "nothing is before it any more"

@@ -154,7 +154,20 @@ def with_orm(stream: Stream, app: Ems, number: int) -> Callable[[str], None]:
     return end
 
 
-@pytest.mark.parametrize("begin", [with_pymysql, with_sqlalchemy, with_orm])
+def by_name(stream: Stream, app: Ems, number: int) -> Callable[[str], None]:
+    connection = stream.other()
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES (%s)", (number,))
+    app.send_task("far.away", [number], topic="t", transaction=connection)
+
+    def end(how: str) -> None:
+        getattr(connection, how)()
+        connection.close()
+
+    return end
+
+
+@pytest.mark.parametrize("begin", [with_pymysql, with_sqlalchemy, with_orm, by_name])
 def test_on_a_connection_of_the_callers(stream: Stream, begin: Callable[..., Callable[[str], None]]) -> None:
     app = stream.app()
     stream.topic("t")

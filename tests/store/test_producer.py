@@ -199,6 +199,8 @@ def test_or_refused(stream: Stream) -> None:
     app = stream.app(auto_create=False)
     with pytest.raises(UnknownTopic, match=r"'new'.*auto_create"):
         app.send("new", 1)
+    with pytest.raises(UnknownTopic, match=r"'new'.*auto_create"):
+        app.send_task("far.away", [1], topic="new")
     topic = stream.topic("there")
     with pytest.raises(UnknownGroup, match=r"'g'.*auto_create"):
         app.stream.catalog.group(topic, "g")

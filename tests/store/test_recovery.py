@@ -249,6 +249,16 @@ def test_a_deleted_groups_claims_are_swept(stream: Stream) -> None:
     assert stream.claims(group) == []
 
 
+def test_the_leases_of_a_process_are_renewed_without_their_ids(stream: Stream) -> None:
+    ids = [new_client_id("10.0.0.1") for _ in range(3)]
+    for client_id, process in zip(ids, "ppq", strict=True):
+        clients.register(stream.session, [client_id], process, "w", 5.0)
+    stream.expire(ids[1])
+    assert clients.renew_process(stream.session, "p", 60.0) == 1
+    left = "SELECT client_id FROM ems_client WHERE expires_at > NOW(6) + INTERVAL 30 SECOND"
+    assert stream.rows(left) == [(ids[0],)], "one that has run out has another owner by now"
+
+
 def test_leases_run_out_by_the_servers_clock(stream: Stream) -> None:
     ids = [f"c{n}" for n in range(3)]
     clients.register(stream.session, ids, "p", "test", 30.0)

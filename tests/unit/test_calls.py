@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
-from emsworker import BoundTask, ConfigError, Ems, PreparedTask, Task
+from emsworker import BoundTask, ConfigError, Ems, PreparedTask, Task, WrongArguments
+from emsworker.core.errors import InvalidName
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, SendOptions
 from emsworker.tasks.options import HandlerOptions, TaskKeywords
-from emsworker.tasks.task import _CALLED_WITH, CallOptions, CoroutineTask, GivenTask
+from emsworker.tasks.task import CALLED_WITH, CallOptions, CoroutineTask, GivenTask
 
 
 def test_the_options_that_type_checkers_know_are_those_there_are() -> None:
     assert set(SendOptions.__annotations__) == MESSAGE_OPTIONS
-    assert set(CallOptions.__annotations__) == _CALLED_WITH
+    assert set(CallOptions.__annotations__) == CALLED_WITH
     handlers = set(HandlerOptions.__dataclass_fields__) - {"transactional", "batch"}
     assert set(TaskKeywords.__annotations__) == handlers | {"name", "topic", "group", "order"}
 
@@ -60,6 +61,51 @@ def test_coroutines_send_to_an_app_in_memory_and_get_results() -> None:
     with app.test() as test:
         assert asyncio.run(main()) == [2 * n for n in range(20)]
         assert [one.body for one in test.sent if one.topic == "plain"] == [1, 2, 3]
+
+
+def test_a_call_by_name_needs_no_declaration() -> None:
+    app = Ems("shop")
+
+    @app.task(topic="sums", group="adders", name="add")
+    def add(x: int, y: int) -> None: ...
+
+    async def main() -> None:
+        await app.asend_task("add", (3,), {"y": 4}, priority=None)
+        await app.asend_task("far.away", (3,))
+
+    with app.test() as test:
+        app.send_task("add", (1, 2), key="ada")
+        app.send_task("far.away", kwargs={"n": 1}, topic="far", group="there", expires=60, headers={"trace": "1"})
+        asyncio.run(main())
+        assert [(one.topic, one.key, one.body) for one in test.sent] == [
+            ("sums", "ada", [[1, 2], {}]),
+            ("far", None, [[], {"n": 1}]),
+            ("sums", None, [[3], {"y": 4}]),
+            ("default", None, [[3], {}]),
+        ]
+        far, near = test.sent[1].headers, test.sent[3].headers
+        assert (far["ems-task"], far["ems-group"], far["trace"]) == ("far.away", "there", "1") and "ems-expires" in far
+        assert (near["ems-task"], near["ems-group"]) == ("far.away", "workers")
+        with pytest.raises(WrongArguments, match="'add' cannot be called with these arguments"):
+            app.send_task("add", (1,))
+        with pytest.raises(WrongArguments, match=r"args of task 'far\.away' is a str"):
+            app.send_task("far.away", "1")
+        with pytest.raises(ConfigError, match=r"kee.*send_task\(\) has no such option; did you mean 'key'"):
+            app.send_task("add", (1, 2), kee="ada")  # type: ignore[call-arg]
+        with pytest.raises(InvalidName):
+            app.send_task("")
+        assert len(test.sent) == 4
+
+
+def test_a_name_that_is_declared_twice_is_chosen_by_its_place() -> None:
+    app = Ems("shop")
+    for topic in ("one", "two"):
+        app.task(topic=topic, name="same")(lambda: None)
+    with app.test() as test:
+        with pytest.raises(ConfigError, match="is declared in one/workers, two/workers; choose by topic="):
+            app.send_task("same")
+        app.send_task("same", topic="two")
+        assert [one.topic for one in test.sent] == ["two"]
 
 
 def test_an_eager_app_runs_what_a_coroutine_sends_from_a_coroutine() -> None:

@@ -117,6 +117,44 @@ def test_a_handlers_own_lines_name_its_message(lines: io.StringIO) -> None:
     assert own["batch"]["task"].endswith("batch") and "task" not in own["outside"]
 
 
+def test_text_begins_with_what_runs(lines: io.StringIO) -> None:
+    app, log = Ems("shop"), logging.getLogger("mine")
+    (handler,) = (one for one in logging.getLogger().handlers if getattr(one, "stream", None) is lines)
+    handler.setFormatter(TextFormatter())
+
+    @app.task(name="plain", max_attempts=2, ladder="1s")
+    def plain() -> None:
+        log.info("plain %d", 1)
+        raise ValueError
+
+    @app.task(name="coroutine")
+    async def coroutine(number: int) -> None:
+        await asyncio.to_thread(log.info, "coroutine %d", number)
+
+    @app.subscribe("batches", group="g", batch=2)
+    def batch(messages: list[Message]) -> None:
+        log.info("batch")
+
+    with app.test() as test:
+        first, second, third = plain.delay().id, coroutine.delay(1).id, coroutine.delay(2).id
+        app.send_many("batches", [1, 2])
+        test.run()
+        test.advance(60)
+        test.run()
+    log.info("outside")
+    own = {line.partition(" mine: ")[2] for line in lines.getvalue().splitlines()} - {""}
+    task = batch.name
+    assert own == {
+        f"[plain {first} attempt 1] plain 1",
+        f"[plain {first} attempt 2] plain 1",
+        f"[coroutine {second} attempt 1] coroutine 1",
+        f"[coroutine {third} attempt 1] coroutine 2",
+        f"[{task} batches/0@1-2] batch",
+        "outside",
+    }
+    assert f"[plain {first}" not in "".join(one for one in lines.getvalue().splitlines() if "plain: attempt" in one)
+
+
 def test_the_filter_fills_formats_of_ones_own() -> None:
     record = logging.makeLogRecord({"msg": "x"})
     assert MessageFields().filter(record)

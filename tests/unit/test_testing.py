@@ -7,6 +7,7 @@ import pytest
 
 from emsworker import (
     BatchFailed,
+    Cancelled,
     Ems,
     Filter,
     Ignore,
@@ -364,3 +365,29 @@ def test_broadcasts_are_heard_once_each_and_never_retried(app: Ems) -> None:
         assert test.dead == []
         with pytest.raises(EmsError, match="run by groups"):
             app.task(name="t")(print).apply_async(topic="config")
+
+
+def test_cancelled_calls(app: Ems) -> None:
+    """One that cancels itself, one behind it in its claim, one that is delayed, and one that has ended."""
+    ran: list[Any] = []
+
+    @app.task(bind=True, result=True)
+    def work(self: Any, n: int) -> int:
+        ran.append(n)
+        if n == 0:
+            assert app.cancel(calls[1]) and app.cancel(calls[0])
+            ran.append("never")
+        return n
+
+    with app.test() as test:
+        calls = [work.delay(n) for n in range(3)]
+        later = work.apply_async([3], delay="1h")
+        assert work.cancel(later)
+        test.run()
+        assert ran == [0, 2]
+        for call in (calls[0], calls[1], later):
+            with pytest.raises(Cancelled, match="was cancelled"):
+                app.result(call).get()
+        assert app.result(calls[2]).get() == 2 and not app.cancel(calls[2])
+        assert [type(one) for one in app.results(calls).get(raises=False)] == [Cancelled, Cancelled, int]
+        assert test.dead == []

@@ -17,7 +17,7 @@ _STATEMENTS = {
     "claims": f"SELECT lo, hi, acked_to, state, source, client_id, claim_id, isolation, detached FROM ems_claim {_WHERE} ORDER BY lo",
     "retries": f"SELECT `offset`, attempt, claim_id, isolation, due_at <= NOW(6), due_at > '9999-01-01' FROM ems_retry {_WHERE}",
     "dead": f"SELECT `offset` FROM ems_dead {_WHERE}",
-    "attempts": f"SELECT `offset` FROM ems_attempt {_WHERE} AND outcome IN ('done', 'ignored', 'expired')",
+    "attempts": f"SELECT `offset` FROM ems_attempt {_WHERE} AND outcome IN ('done', 'ignored', 'expired', 'cancelled')",
     "skips": f"SELECT lo, hi FROM ems_skip {_WHERE}",
     "messages": "SELECT `offset`, kind, `key` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` = 0",
     "restored": "SELECT `offset` FROM ems_restored WHERE topic_id = %(topic_id)s AND `partition` = 0",

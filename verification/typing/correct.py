@@ -126,6 +126,7 @@ def options_are_checked() -> None:
     takes_prepared(add.using(eta=datetime.now(), transaction=object()))
     assert_type(add.apply_async((1, 2), expires=3.0, task_id="u", delay="5m"), Receipt[int])
     app.send("orders", {"n": 1}, key="a", tag=b"t", delay="10m", uid=None)
+    assert_type(app.send_task("far.away", [1], {"n": 2}, topic="far", group="g", expires=3.0), Receipt[Any])
     app.send_many("orders", [1, 2], dedup_key="k", dedup_window="1h")
 
 

@@ -46,6 +46,7 @@ add.using(key="a").delay("2")  # mistake
 add.apply_async((1,), task_idd="x")  # mistake
 app.send("orders", 1, kee="a")  # mistake
 app.send("orders", 1, partition="a")  # mistake
+app.send_task("far.away", [1], kee="a")  # mistake
 
 
 @app.task(bind=True)  # mistake

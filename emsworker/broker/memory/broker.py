@@ -20,6 +20,7 @@ from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.declaration import check_declared
 from emsworker.core.errors import EmsError, unknown_message
+from emsworker.core.flush import ResultRow
 from emsworker.core.ids import check_name, parse_uid, uid_text
 from emsworker.core.model import Failure, Group, NewMessage, Order, Receipt, Topic, TopicKind, TopicRule
 from emsworker.core.priority import PRIORITIES
@@ -28,6 +29,8 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.servers import MAIN
 from emsworker.publish.outgoing import admit
 from emsworker.publish.transaction import OutboxTransaction, Sender
+
+_KEPT_S = 86_400  # for which the result of a cancelled message says so
 
 
 class MemoryBroker:
@@ -38,6 +41,7 @@ class MemoryBroker:
         settings_of: returns the settings with which a topic is created.
         connection: a PyMySQL connection for the SQL of transactions.
         on_send: called when messages were accepted.
+        on_cancel: called when one was cancelled.
 
     Attributes:
         log: every message that was sent.
@@ -54,9 +58,11 @@ class MemoryBroker:
         settings_of: TopicSettings,
         connection: Any = None,
         on_send: Callable[[], None] = lambda: None,
+        on_cancel: Callable[[KeptMessage], None] = lambda kept: None,
     ) -> None:
         self.pool = ThreadPool(0)  # an eager run in a thread could wait for the thread that its handler sends with
-        self._settings, self._settings_of, self._on_send = settings, settings_of, on_send
+        self._settings, self._settings_of = settings, settings_of
+        self._on_send, self._on_cancel = on_send, on_cancel
         self._offset_s = timedelta()
         self._topics: dict[str, Topic] = {}
         self._groups: dict[tuple[str, str], KeptGroup] = {}
@@ -219,7 +225,7 @@ class MemoryBroker:
     # -- look-ups ------------------------------------------------------------------------------------------------------
 
     def cancel(self, message_id: str, topic: str | None) -> bool:
-        """Cancel a message that was not run yet.
+        """Cancel a message, also while it runs.
 
         Raises:
             UnknownMessage: it is not there.
@@ -232,8 +238,10 @@ class MemoryBroker:
         if not self._waits(kept):
             return False
         self.log.cancel(kept)
+        self.kept_results.put(ResultRow(kept.new.uid, None, ttl_s=_KEPT_S, cancelled=True))
         for state in self._groups_of(kept.topic):
             state.cancel(kept, self.now())
+        self._on_cancel(kept)  # last: it may be the message of this thread
         return True
 
     def requeue(self, uid: bytes) -> bool:

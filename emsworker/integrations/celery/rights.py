@@ -26,6 +26,7 @@ ems_dead               SIUD    -
 ems_dead_notice        SIUD    -
 ems_skip               SIUD    -
 ems_skip_policy        SIUD    -
+ems_cancel             SIUD    -
 ems_restored           SIUD    -
 ems_result             SIUD    -
 ems_progress           SIUD    -

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections
 
 from emsworker.extending.apps import Broker, Ems, Middleware, MysqlBroker
-from emsworker.extending.errors import SoftTimeLimitExceeded
+from emsworker.extending.errors import INTERRUPTIONS
 from emsworker.extending.processes import forks, name_address
 from emsworker.extending.values import Message, Outcome
 from emsworker.integrations.django.address import database_url, fingerprint
@@ -100,7 +100,7 @@ class DatabaseConnections(Middleware):
         self, message: Message, group: str, outcome: Outcome, error: BaseException | None, ran_s: float
     ) -> None:
         """Close connections that may not be kept, and all of a run that was interrupted in the middle of a query."""
-        if isinstance(error, SoftTimeLimitExceeded) and not self._app.in_memory:
+        if isinstance(error, INTERRUPTIONS) and not self._app.in_memory:
             for connection in connections.all(initialized_only=True):
                 connection.close()
                 del connections[connection.alias]  # it may think that it is in a transaction still

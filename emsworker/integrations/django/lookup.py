@@ -16,7 +16,7 @@ from emsworker.integrations.django.framework import TaskError, TaskResult, TaskR
 
 _RUNNING = (TraceState.CLAIMED, TraceState.RUNNING)
 _FAILED = (TraceState.DEAD, TraceState.DROPPED, TraceState.SKIPPED)
-_ENDED_WELL = (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED)
+_ENDED_WELL = (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED, Outcome.CANCELLED)
 # The first line of a traceback's error: it stands after the last indented line.
 _ERROR = re.compile(r"(?:^|\n)(?P<path>[A-Za-z_][\w.]*)(?::[^\n]*)?(?=\n|$)")
 

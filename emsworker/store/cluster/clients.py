@@ -65,6 +65,11 @@ def renew(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
     return session.change(_SQL.renew_clients, args) == len(client_ids)
 
 
+def renew_process(session: Session, process_id: str, lease_s: float) -> int:
+    """Renew the leases of a process that have not expired; return their number."""
+    return session.change(_SQL.renew_process, {"process_id": process_id, "lease_s": lease_s})
+
+
 def revive(session: Session, client_ids: Sequence[str], lease_s: float) -> bool:
     """Renew leases that have expired; return False, and delete the clients, if one of them is no longer there.
 

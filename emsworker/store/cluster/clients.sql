@@ -9,6 +9,11 @@ INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, exp
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
 WHERE client_id IN %(client_ids)s AND expires_at > NOW(6)
 
+-- name: renew_process
+-- By the renewer of a worker in a debugger, which may have stopped the threads that know the ids of its clients.
+UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
+WHERE process_id = %(process_id)s AND expires_at > NOW(6)
+
 -- name: revive_clients
 -- Those that have expired, too. A claim that recovery has taken meanwhile stays taken: its row decides.
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND

@@ -111,8 +111,9 @@ ems_dead               -          s         SI      SI    s       S       SD
 ems_dead_notice        -          -         SD      SID   -       -       -
 ems_skip               -          -         -       I     S       S       SI
 ems_skip_policy        -          -         S       S     S       S       SIUD
+ems_cancel             -          -         S       SD    -       -       I
 ems_restored           -          -         -       SD    -       -       SI
-ems_result             -          S         SIUD    SIUD  -       S       -
+ems_result             -          S         SIUD    SIUD  -       S       i
 ems_progress           -          S         SIUD    SD    S       S       S
 ems_schedule           -          -         SIU     Su    s       S       SIUD
 ems_once               -          -         SIUD    SD    -       -       -
@@ -132,7 +133,7 @@ ems_audit              -          -         -       sD    S       S       SI
 """
 
 # auto-create: creates the topics and groups that are named; so it could also change existing ones.
-# cancel: cancels messages that have not run yet; so it could also cancel the messages of others.
+# cancel: cancels messages, also those that run; so it could also cancel the messages of others.
 # schedule: creates, changes, pauses and deletes schedules at run time; so it could also change those of others.
 _ALLOWANCES = """
                 producer+auto-create producer+cancel producer+schedule worker+auto-create worker+cancel worker+schedule
@@ -145,6 +146,8 @@ ems_schedule    -                    -               SIUD              -        
 ems_group       -                    s               -                 IU                 -             -
 ems_cursor      -                    u               -                 I                  -             -
 ems_retry       -                    suD             -                 -                  -             -
+ems_cancel      -                    I               -                 -                  I             -
+ems_result      -                    i               -                 -                  -             -
 """
 
 _ADMIN: Rights = {"admin": {"*": dict.fromkeys((*VERBS, "CREATE", "ALTER", "INDEX"))}}
@@ -178,7 +181,7 @@ CORE = combine(
             "UPDATE ems_cursor": {"operator": "next_offset, skipped"},
             "SELECT ems_claim": {"producer": "group_id, partition, lo, hi, acked_to, state, source"},
             "SELECT ems_retry": {
-                "producer": "group_id, partition, offset",
+                "producer": "group_id, partition, offset, claim_id",
                 "viewer": "group_id, partition, offset, attempt, due_at, claim_id, isolation, key",
             },
             "SELECT ems_attempt": {
@@ -189,6 +192,7 @@ CORE = combine(
                 "viewer": "group_id, partition, offset, uid, key, tag, born_at, producer_id, dead_at, attempts, task, "
                 "error_type",
             },
+            "INSERT ems_result": {"operator": "topic_id, uid, group_id, state, ended_at, expires_at"},
             "SELECT ems_schedule": {
                 "viewer": "name, spec, timezone, catch_up, topic, key, next_at, last_at, declared_at, origin, paused, "
                 "task, tag",
@@ -216,7 +220,8 @@ CORE = combine(
             "UPDATE ems_message": {"producer+cancel worker+cancel": "kind"},
             "SELECT ems_group": {"producer+cancel": "ordering"},
             "UPDATE ems_cursor": {"producer+cancel": "skipped"},
-            "SELECT ems_retry": {"producer+cancel": "claim_id, due_at, key"},
+            "SELECT ems_retry": {"producer+cancel": "due_at, key"},
+            "INSERT ems_result": {"producer+cancel": "topic_id, uid, group_id, state, ended_at, expires_at"},
             "UPDATE ems_retry": {"producer+cancel": "due_at"},
         },
     ),

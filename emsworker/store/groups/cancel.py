@@ -1,8 +1,11 @@
-"""Cancellation: a message that has not run yet never runs, in any group.
+"""Cancellation: a message that has not run yet never runs, in any group, and one that runs is interrupted.
 
 A delayed message is deleted. In the stream its row stays and becomes ``cancelled``: everything reads bodies of kind
-``message`` only, so a cancelled message costs no more than a tombstone, and its body is deleted with the row. A message
-that a client has already read may still run.
+``message`` only, so a cancelled message costs no more than a tombstone, and its body is deleted with the row.
+
+A client that has read the message finds its place in ``ems_cancel`` when it polls. That it has read it is known by its
+claim, which is looked for after the row's change is committed: a claim that is committed later reads the changed row,
+since bodies are read after the commit of the claim. So a message that is in no client's hands then is never run.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from emsworker.store.stream.dedup import is_unfinished
 
 _SQL = Statements(__name__)
 _CHUNK = 1000
+_KEPT_S = 86_400  # for which whoever waits for the result can be told
 
 Progress = Callable[[int], None]
 
 
-class Cancelled(StrEnum):
+class StateAtCancel(StrEnum):
     """The state of a message when it was cancelled."""
 
     DELAYED = "delayed"
     WAITING = "waiting"
+    RUNNING = "running"
     BEFORE = "cancelled before"
     FINISHED = "finished"
 
@@ -44,30 +49,55 @@ class Purged:
     retries: int
 
 
-def cancel(session: Session, topic_id: int, uid: bytes) -> Cancelled | None:
+def cancel(session: Session, topic_id: int, uid: bytes) -> StateAtCancel | None:
     """Cancel a message of a topic; return ``None`` if it does not exist.
 
-    A message that every group has finished stays as it is.
+    A message that every group has finished stays as it is. One that a client has is ``RUNNING``: it may run until that
+    client has ended it. Again is no error: after a crash in between it asks the client that has the message.
     """
+    place: dict[str, Any] = {"topic_id": topic_id}
 
-    def work(session: Session) -> Cancelled | None:
-        args: dict[str, Any] = {"topic_id": topic_id, "uid": uid}
+    def work(session: Session) -> StateAtCancel | None:
+        args: dict[str, Any] = {"topic_id": topic_id, "uid": uid, "kept_s": _KEPT_S}
         if session.execute(_SQL.delete_outbox, args).affected:
-            return Cancelled.DELAYED
+            session.execute(_SQL.insert_result, args)
+            return StateAtCancel.DELAYED
         rows = session.rows(_SQL.lock_message, args)
         if not rows:
             return None
         partition, offset, kind, key = rows[0]
+        place.update(partition=partition, offset=offset)
         if kind == "cancelled":
-            return Cancelled.BEFORE
+            return StateAtCancel.BEFORE
         if not is_unfinished(session, topic_id, uid):
-            return Cancelled.FINISHED
-        place = {"topic_id": topic_id, "partition": partition, "offset": offset}
+            return StateAtCancel.FINISHED
         session.execute(_SQL.cancel_message, place)
+        session.execute(_SQL.insert_result, args)
         _drop_retries(session, place, key)
-        return Cancelled.WAITING
+        return StateAtCancel.WAITING
 
-    return session.transaction(work)
+    was = session.transaction(work)
+    if was in (StateAtCancel.WAITING, StateAtCancel.BEFORE) and _ask_holders(session, place):
+        return StateAtCancel.RUNNING
+    return was
+
+
+def _ask_holders(session: Session, place: dict[str, Any]) -> bool:
+    """Ask the clients that have a cancelled message to end it; return false if there is none."""
+    groups = session.rows(_SQL.list_holders, place)
+    if groups:
+        packet = session.packet()
+        packet.insert_many(_SQL.insert_cancel, _SQL.cancel_row, (place | {"group_id": id_} for (id_,) in groups))
+        packet.send()
+    return bool(groups)
+
+
+def sweep(session: Session, limit: int) -> int:
+    """Delete requests for messages that no client has any more, at most ``limit``; return how many."""
+    left = session.rows(_SQL.list_left, {"limit": limit})
+    for group_id, partition, offset in left:
+        session.execute(_SQL.delete_cancel, {"group_id": group_id, "partition": partition, "offset": offset})
+    return len(left)
 
 
 def _drop_retries(session: Session, place: dict[str, Any], key: bytes | None) -> None:

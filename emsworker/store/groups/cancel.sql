@@ -11,6 +11,37 @@ SELECT `partition`, `offset`, kind, `key` FROM ems_message WHERE topic_id = %(to
 UPDATE ems_message SET kind = 'cancelled'
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s AND kind = 'message'
 
+-- name: insert_result
+-- What whoever waits for the result is told. A group of its own: no role that cancels may change others' results.
+INSERT IGNORE INTO ems_result (topic_id, uid, group_id, state, ended_at, expires_at)
+VALUES (%(topic_id)s, %(uid)s, 0, 'cancelled', NOW(6), NOW(6) + INTERVAL %(kept_s)s SECOND)
+
+-- name: list_holders
+-- The groups in which a client has the message now, and may run it.
+SELECT DISTINCT g.id FROM ems_group g
+LEFT JOIN ems_claim c FORCE INDEX (live) ON c.state = 'start' AND c.group_id = g.id AND c.`partition` = %(partition)s AND c.source = 'stream'
+  AND c.lo <= %(offset)s AND c.hi >= %(offset)s AND c.acked_to < %(offset)s
+LEFT JOIN ems_retry r ON r.group_id = g.id AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NOT NULL
+WHERE g.topic_id = %(topic_id)s AND (c.lo IS NOT NULL OR r.`offset` IS NOT NULL) ORDER BY g.id
+
+-- name: insert_cancel
+INSERT IGNORE INTO ems_cancel (group_id, `partition`, `offset`) VALUES
+
+-- name: cancel_row
+(%(group_id)s,%(partition)s,%(offset)s)
+
+-- name: list_left
+-- Those that no client has any more; a plain read, which locks no claim. Nothing changes that afterwards: whoever claims
+-- a cancelled message does not get it.
+SELECT k.group_id, k.`partition`, k.`offset` FROM ems_cancel k
+WHERE NOT EXISTS (SELECT 1 FROM ems_claim c FORCE INDEX (live) WHERE c.state = 'start' AND c.group_id = k.group_id AND c.`partition` = k.`partition`
+  AND c.source = 'stream' AND c.lo <= k.`offset` AND c.hi >= k.`offset` AND c.acked_to < k.`offset`)
+AND NOT EXISTS (SELECT 1 FROM ems_retry r WHERE r.group_id = k.group_id AND r.`partition` = k.`partition` AND r.`offset` = k.`offset`
+  AND r.claim_id IS NOT NULL) LIMIT %(limit)s
+
+-- name: delete_cancel
+DELETE FROM ems_cancel WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
+
 -- name: drop_waiting_retries
 DELETE r FROM ems_retry r JOIN ems_group g ON g.id = r.group_id
 WHERE g.topic_id = %(topic_id)s AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NULL

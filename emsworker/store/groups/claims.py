@@ -18,7 +18,7 @@ from emsworker.core.errors import ConnectionLost
 from emsworker.core.flush import Flush
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Message
-from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, PollAnswer
+from emsworker.core.work import FEW, AvailableWork, Claimant, NothingClaimed, Place, PollAnswer
 from emsworker.store.engine.session import Packet, Result, Session
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.groups.progress import add_flush, send_fenced
@@ -50,6 +50,7 @@ def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
     found: dict[int, dict[str, Any]] = {}
     due_s: float | None = None
     opened: set[int] = set()
+    cancelled: set[Place] = set()
     if not group_ids:
         return PollAnswer({})
     for kind, group_id, partition, mark, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
@@ -60,6 +61,8 @@ def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
             work = found.setdefault(int(group_id), {})
             place = "partitions" if head == mark else "holes"
             work[place] = (*work.get(place, ()), int(partition))
+        elif kind == 5:
+            cancelled.add((int(group_id), int(partition), int(mark)))
         elif kind == 3:
             found.setdefault(int(group_id), {})["limited"] = True
         else:
@@ -70,7 +73,10 @@ def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
                 found.setdefault(int(group_id), {})["retries"] = True
     limited = {group_id for group_id, work in found.items() if "limited" in work}
     return PollAnswer(
-        {group_id: AvailableWork(**work) for group_id, work in found.items()}, due_s, frozenset(opened - limited)
+        {group_id: AvailableWork(**work) for group_id, work in found.items()},
+        due_s,
+        frozenset(opened - limited),
+        frozenset(cancelled),
     )
 
 

@@ -167,6 +167,7 @@ UNION ALL
 -- 2: messages (or a hole) at a cursor; for a group that runs in order, a partition where no claim runs and that has a
 -- due retry, a waiting claim or messages (or a hole).
 -- 3: the group has limits.
+-- 5: a message that was cancelled while a client of the group has it.
 -- 4: microseconds until the first of its retries, the first outbox message of its topic, or the first schedule is due.
 -- Each is one index probe, whatever the backlog; a paused group or topic has no work. The indexes are forced, because
 -- with old statistics a server reads the whole table. A correlated column is compared by = only, because no server
@@ -200,6 +201,8 @@ UNION ALL
   FROM ems_cursor c JOIN ems_group g ON g.id = c.group_id JOIN ems_topic t ON t.id = g.topic_id
   WHERE c.group_id IN %(group_ids)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
 ) w WHERE w.busy = 0 AND (w.due = 1 OR (w.due IS NULL AND (w.waiting = 1 OR (w.waiting IS NULL AND w.head >= w.next_offset)))))
+UNION ALL
+(SELECT 5, k.group_id, k.`partition`, k.`offset`, 0 FROM ems_cancel k WHERE k.group_id IN %(group_ids)s)
 UNION ALL
 (SELECT 3, l.group_id, 0, 0, 0 FROM ems_limit l FORCE INDEX (PRIMARY)
   WHERE l.group_id IN %(group_ids)s AND (l.per_s IS NOT NULL OR l.max_running IS NOT NULL))

@@ -34,7 +34,7 @@ def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> Sql:
             "topic_id": topic_id,
             "uid": row.uid,
             "group_id": group_id,
-            "state": "done" if row.error_type is None else "failed",
+            "state": "cancelled" if row.cancelled else "done" if row.error_type is None else "failed",
             "body": row.body,
             "error_type": row.error_type,
             "error": row.error,
@@ -57,8 +57,8 @@ def find(
     """Return the known results, by uid."""
     found: dict[bytes, ResultRow] = {}
     for args in questions(topic_ids, uids, group):
-        for uid, _, body, error_type, error, traceback in session.rows(_SQL.find_results, args):
-            found.setdefault(uid, ResultRow(uid, body, error_type, error, traceback))
+        for uid, state, body, error_type, error, traceback in session.rows(_SQL.find_results, args):
+            found.setdefault(uid, ResultRow(uid, body, error_type, error, traceback, cancelled=state == "cancelled"))
     return found
 
 
@@ -71,10 +71,13 @@ def questions(topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
 def find_buried(
     session: Session, topic_ids: Sequence[int], uids: Sequence[bytes], group: str | None
 ) -> dict[bytes, ResultRow]:
-    """Return results for the messages that are dead letters, by uid."""
+    """Return results for the messages that are dead letters, or were cancelled, by uid."""
     found: dict[bytes, ResultRow] = {}
     for args in questions(topic_ids, uids, group):
         for uid, reason, error in session.rows(_SQL.find_buried, args):
+            if error is None:
+                found.setdefault(uid, ResultRow(uid, None, cancelled=True))
+                continue
             kind, _, text = (error_line(error) or reason).partition(": ")
             found[uid] = ResultRow(uid, None, kind.rsplit(".", 1)[-1][:255] or "DeadLetter", text or reason, error)
     return found

@@ -36,7 +36,7 @@ SELECT group_id, `partition`, `offset` FROM ems_dead
 
 -- name: list_attempts
 -- The last column is true for outcomes that are followed by neither another attempt nor a dead letter.
-SELECT DISTINCT group_id, `partition`, `offset`, outcome IN ('ignored', 'expired', 'rejected') FROM ems_attempt
+SELECT DISTINCT group_id, `partition`, `offset`, outcome IN ('ignored', 'expired', 'rejected', 'cancelled') FROM ems_attempt
 
 -- name: list_skips
 SELECT group_id, `partition`, lo, hi FROM ems_skip

@@ -11,7 +11,7 @@ from emsworker.admin import DeadRef, Selection
 from emsworker.chaos import Deed, Operation, note_operation
 from emsworker.core.errors import AlreadyExists
 from emsworker.core.ids import uid_text
-from emsworker.store.groups.cancel import Cancelled
+from emsworker.store.groups.cancel import StateAtCancel
 from tests.support.waiting import until
 from verification.chaos.arena import Arena
 from verification.chaos.names import KEYS, OPERATED, REBORN, VERSIONED
@@ -89,7 +89,7 @@ def cancel(arena: Arena, count: int = 10) -> None:
             countdown = 0.5 if n % 2 else None
             receipt = app.send(OPERATED, {"work_s": 0}, key=arena.chance.choice(KEYS), countdown=countdown)
             began = now()
-            if admin.cancel(OPERATED, receipt.id) in (Cancelled.DELAYED, Cancelled.WAITING):
+            if admin.cancel(OPERATED, receipt.id) in (StateAtCancel.DELAYED, StateAtCancel.WAITING):
                 _note(arena, Deed.CANCEL, OPERATED, began, uids=frozenset({receipt.id}))
 
 

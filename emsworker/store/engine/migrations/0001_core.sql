@@ -203,7 +203,7 @@ CREATE TABLE IF NOT EXISTS ems_attempt (
   `offset` BIGINT UNSIGNED NOT NULL,
   ended_at DATETIME(6) NOT NULL,
   attempt SMALLINT UNSIGNED NOT NULL,
-  outcome ENUM('done', 'failed', 'rejected', 'timeout', 'orphaned', 'ignored', 'expired') NOT NULL,
+  outcome ENUM('done', 'failed', 'rejected', 'timeout', 'orphaned', 'ignored', 'expired', 'cancelled') NOT NULL,
   ran_ms BIGINT UNSIGNED NULL,
   client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NULL,
   error TEXT CHARACTER SET utf8mb4 NULL,
@@ -266,13 +266,22 @@ CREATE TABLE IF NOT EXISTS ems_restored (
   PRIMARY KEY (topic_id, `partition`, `offset`)
 ) ENGINE=InnoDB;
 
--- Results of tasks, if they were requested.
+-- Messages that were cancelled while clients had them. Workers read it, the beat deletes what no client has any more.
+
+CREATE TABLE IF NOT EXISTS ems_cancel (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (group_id, `partition`, `offset`)
+) ENGINE=InnoDB;
+
+-- Results of tasks, if they were requested. Group 0: the message was cancelled, whatever its task says of results.
 
 CREATE TABLE IF NOT EXISTS ems_result (
   topic_id INT UNSIGNED NOT NULL,
   uid BINARY(16) NOT NULL,
   group_id INT UNSIGNED NOT NULL,
-  state ENUM('done', 'failed') NOT NULL,
+  state ENUM('done', 'failed', 'cancelled') NOT NULL,
   body LONGBLOB NULL,
   error_type VARCHAR(255) NULL,
   error TEXT NULL,
