@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from emsworker.core.model import Topic
 
 from .settings import change_options, create_or_get, creation_options, if_missing_option, listed, record
 
+if TYPE_CHECKING:
+    from emsworker.admin.monitoring import TopicSize
+
 
 @click.group()
 @stream_options
@@ -36,12 +39,20 @@ def _about(topic: Topic) -> dict[str, Any]:
     return {"topic": topic.name, **record(topic)}
 
 
+def _listed(size: TopicSize) -> dict[str, Any]:
+    about = _about(size.topic) | {"keeps": size.topic.keeps}
+    return about | {"messages": size.messages, "bytes": size.bytes_estimate}
+
+
 @topics.command("list")
 @most_option
 @exact_option
 @common_options
 def list_(limit: int, exact: bool, as_json: bool) -> None:
     """List topics, the longest first.
+
+    KEEPS says how long: "1h after done" is that long after every group has run a message, "7d" that long after it was
+    sent, and at least until every group has run it.
 
     MESSAGES counts what is kept, without what was cancelled; beyond a thousand offsets it is estimated from a sample if
     some were. BYTES is estimated from the newest messages. Both cost the same however long the topics are.
@@ -52,8 +63,8 @@ def list_(limit: int, exact: bool, as_json: bool) -> None:
     standing = open_stream().standings().topics(limit, exact=exact, measured=False)
     say_age(standing.age_s)
     say_more(len(standing.topics), standing.count, "topic", "that are longest")
-    rows = [_about(size.topic) | {"messages": size.messages, "bytes": size.bytes_estimate} for size in standing.topics]
-    columns = ["topic", *listed(Topic), "messages", "bytes"]
+    rows = [_listed(size) for size in standing.topics]
+    columns = ["topic", *listed(Topic), "keeps", "messages", "bytes"]
     empty = "There is no topic yet; `ems topics create NAME` makes one."
     print_rows(rows, columns, as_json, empty, spare=["max_message_bytes", "rule", "priorities"])
 
@@ -73,15 +84,15 @@ def create(name: str, if_missing: bool, as_json: bool, **settings: Any) -> None:
 @topics.command()
 @click.argument("name", shell_complete=complete_topics)
 @change_options(Topic)
-@click.option("--keep-forever", is_flag=True, help="Set no retention.")
+@click.option("--keep-forever", is_flag=True, help="Keep every message, and its log.")
 @common_options
 def change(name: str, keep_forever: bool, as_json: bool, **settings: Any) -> None:
     """Change settings of the topic NAME; the others keep their values."""
     changes = changes_of(settings)
     if keep_forever:
-        if "retention_s" in changes:
-            raise click.UsageError("--retention and --keep-forever contradict each other.")
-        changes |= {"retention_s": None, "trim_done": False, "age_wins": False}
+        if "retention_s" in changes or "keep_done_s" in changes:
+            raise click.UsageError("--keep-forever contradicts --retention and --keep-done.")
+        changes |= {"retention_s": None, "keep_done_s": None, "age_wins": False}
     if not changes:
         raise click.UsageError("Nothing to change; name at least one setting.")
     print_record(_about(open_stream().admin().change_topic(name, **changes)), as_json)

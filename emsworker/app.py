@@ -132,8 +132,10 @@ class Ems:
         self._broker.live_on(server)
 
     def _open_broker(self) -> Broker:
-        kind_of = self.registry.kind_of
-        return PlacedBroker(self.settings, kind_of) if self.settings.servers else MysqlBroker(self.settings, kind_of)
+        settings_of = self.registry.topic_settings
+        if self.settings.servers:
+            return PlacedBroker(self.settings, settings_of)
+        return MysqlBroker(self.settings, settings_of)
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def show(app: Ems, expected: Expected, limit: int | None, folder: Path) -> list[
         _compare_delays(outcome, "the stream", _analyse(spark), want)
         count = outcome.compared - compared
         click.echo(f"delays by airport and hour, and by weather, from format('ems'): {count:,} figures")
-        Admin(app).change_topic(FLIGHTS, trim_done=True, archive_first=True)
+        Admin(app).change_topic(FLIGHTS, keep_done_s=0, archive_first=True)
         job = load("archive")
         done = job.run(spark, job.options(folder=str(folder / "lake"), topic=(FLIGHTS,), progress=click.echo)).summary
         archived = read_archive(spark, str(folder / "lake"), FLIGHTS)

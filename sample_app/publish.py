@@ -15,7 +15,7 @@ from emsworker.store.topics import create_topic
 from sample_app.app import app as sample
 from sample_app.data import read_flights
 from sample_app.malformed import malformed_after
-from sample_app.settings import CONFIG, FLIGHTS, PARTITIONS
+from sample_app.settings import CONFIG, FLIGHTS, KEEP_S, PARTITIONS
 
 _CHUNK = 4000
 
@@ -25,7 +25,8 @@ def prepare(app: Ems) -> None:
     servers = parse_servers(app.settings.servers)
     topics: list[dict[str, Any]] = [{"name": name, "partitions": count} for name, count in PARTITIONS.items()]
     for topic in (*topics, {"name": CONFIG, "kind": TopicKind.BROADCAST}):
-        app.server(place(topic["name"], servers)).database.call(partial(create_topic, **topic))
+        where = app.server(place(topic["name"], servers)).database
+        where.call(partial(create_topic, retention_s=KEEP_S, **topic))
     for route in sample.registry.routes.values():
         catalog = app.stream_of(route.topic).catalog
         catalog.group(catalog.topic(route.topic), route.group, route.filter, route.order)

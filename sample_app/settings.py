@@ -13,6 +13,7 @@ CONFIG = "config"  # a broadcast: every worker process hears it
 PARTITIONS = {FLIGHTS: 8, AIRCRAFT_EVENTS: 8, NOTIFICATIONS: 2, REPORTS: 1}
 # Which topics are created on another server than the main one, if there are several.
 PLACES = {"east": AIRCRAFT_EVENTS, "west": NOTIFICATIONS}
+KEEP_S = 30 * 86400  # replays and the reports read the topics after everything was run
 # These groups read every flight.
 READERS = ("stats", "aircraft", "delays")
 # These airlines want to know the way of each of their aircraft, flight by flight in the order of the file.

@@ -22,7 +22,7 @@ from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.tables import find_faults
-from emsworker.store.stream import intake, orphans
+from emsworker.store.stream import intake, orphans, retention
 from emsworker.store.stream.messages import fitting_body, packet_of
 from emsworker.store.topics import list_pointers
 
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _CLOCK_LIMIT_S = 1.0
 _ASK_S = 3.0  # for another server to answer
+_MOST_NAMED = 5  # topics, each by a line of its own
 
 
 class Severity(StrEnum):
@@ -133,6 +134,8 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, lambda session: _check_limits(session, facts))
         findings += _patiently(database, _check_idle_timeouts)
         findings += _patiently(database, _check_refused)
+        findings += _patiently(database, _check_endless)
+        findings += _patiently(database, _check_unheard)
         findings += _patiently(database, _check_orphans)
         findings += _check_extensions(database, settings)
         if not facts.read_only:
@@ -351,6 +354,38 @@ def _check_refused(session: Session) -> list[Finding]:
         "or earlier if there are many"
     )
     return [_warning("ems_publish", value, fix)]
+
+
+def _check_endless(session: Session) -> list[Finding]:
+    """Find topics that nothing is deleted from."""
+    endless = retention.list_endless(session)
+    if not endless:
+        return [_ok("retention", "every topic has one")]
+    named = [(f"topic {name!r}", name, count) for name, count in endless[:_MOST_NAMED]]
+    if rest := endless[_MOST_NAMED:]:
+        named.append((f"and {counted(len(rest), 'more topic')}", "NAME", sum(count for _, count in rest)))
+    return [
+        _warning(
+            "retention",
+            f"{what}: everything is kept for ever, {counted(count, 'offset')} so far",
+            f"`ems topics change {name} --keep-done 1h` deletes what every group has run, --retention 7d what is also "
+            "older; --retention 36500d says that it is meant",
+        )
+        for what, name, count in named
+    ]
+
+
+def _check_unheard(session: Session) -> list[Finding]:
+    """Find calls for groups that do not exist, which hold up retention."""
+    return [
+        _warning(
+            "retention",
+            f"topic {topic!r} has calls for group {group!r}, which does not exist",
+            f"they and all that follows are kept: start its worker, or `ems groups create {topic} {group} --from end` "
+            "lets them go",
+        )
+        for topic, group in retention.list_unheard(session)
+    ]
 
 
 def _check_orphans(session: Session) -> list[Finding]:

@@ -333,7 +333,9 @@ def _broadcast_problems(topic: Topic) -> list[Problem]:
     if topic.kind is not TopicKind.BROADCAST:
         return []
     fix = "a broadcast topic has no groups; set a retention, which deletes messages by their age alone"
-    problems = [Problem(name, "True", fix) for name in ("trim_done", "age_wins") if getattr(topic, name)]
+    problems = [Problem("age_wins", "True", fix)] if topic.age_wins else []
+    if topic.keep_done_s is not None:
+        problems.append(Problem("keep_done_s", f"{topic.keep_done_s:g}", fix))
     if topic.priorities > 1:
         problems.append(Problem("priorities", str(topic.priorities), "a broadcast topic has no priority levels; use 1"))
     return problems

@@ -17,7 +17,7 @@ from emsworker.broker.placed import PlacedBroker
 from emsworker.core.batches import in_batches
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, MessageTooLarge
-from emsworker.core.model import NewMessage, TopicKind
+from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import OnDeath, Runnable
@@ -136,5 +136,5 @@ def forwarders(settings: Settings, source: str, on_death: OnDeath) -> list[Forwa
     if not settings.servers:
         return []
     # A topic that it would have to create was deleted on the server that kept it.
-    servers = PlacedBroker(settings, lambda name: TopicKind.CLUSTER)
+    servers = PlacedBroker(settings, lambda name: settings.new_topic())
     return [Forwarder(servers, source, name, settings, on_death) for name in servers.servers if name != source]

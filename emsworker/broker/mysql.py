@@ -14,11 +14,11 @@ from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
 from emsworker.broker.schedules import MysqlSchedules
 from emsworker.core.codec import Decoder, check_serializers
-from emsworker.core.config import Settings
+from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
 from emsworker.core.extension import default_stream
 from emsworker.core.limits import Limit
-from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic, TopicKind
+from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic
 from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
@@ -49,7 +49,7 @@ class MysqlBroker:
 
     Args:
         settings: the app's.
-        kind_of: returns the kind with which a topic is created.
+        settings_of: returns the settings with which a topic is created.
         outlasts_refusal: see :class:`emsworker.store.engine.session.Session`.
 
     Attributes:
@@ -60,10 +60,10 @@ class MysqlBroker:
     in_memory = False
 
     def __init__(
-        self, settings: Settings, kind_of: Callable[[str], TopicKind], outlasts_refusal: Callable[[], bool] = never
+        self, settings: Settings, settings_of: TopicSettings, outlasts_refusal: Callable[[], bool] = never
     ) -> None:
         self.settings = settings
-        self._kind_of, self._outlasts_refusal = kind_of, outlasts_refusal
+        self._settings_of, self._outlasts_refusal = settings_of, outlasts_refusal
         self.pool = ThreadPool(settings.async_threads)
         self.wakes: list[Wake] = []
         after_fork(self._leave_to_parent)
@@ -124,7 +124,7 @@ class MysqlBroker:
     @lazy
     def catalog(self) -> Catalog:
         """Topics and groups by name."""
-        return Catalog(self.database, self.settings, self._kind_of)
+        return Catalog(self.database, self.settings, self._settings_of)
 
     @lazy
     def decoder(self) -> Decoder:

@@ -20,7 +20,7 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import ResultBackend
 from emsworker.broker.schedules import Change, MysqlSchedules
-from emsworker.core.config import Settings
+from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.errors import (
     AccessDenied,
     ConfigError,
@@ -35,7 +35,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import check_name, uid_text
-from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic, TopicKind
+from emsworker.core.model import Group, NewMessage, Order, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.address import name_server
 from emsworker.core.process.clock import ticks
@@ -66,7 +66,7 @@ class PlacedBroker:
 
     Args:
         settings: the app's; ``url`` is the main server, ``servers`` the others.
-        kind_of: returns the kind with which a topic is created.
+        settings_of: returns the settings with which a topic is created.
 
     Attributes:
         servers: each server's own broker, by name, the main one first.
@@ -74,11 +74,11 @@ class PlacedBroker:
 
     in_memory = False
 
-    def __init__(self, settings: Settings, kind_of: Callable[[str], TopicKind]) -> None:
+    def __init__(self, settings: Settings, settings_of: TopicSettings) -> None:
         self._settings = settings
         self._placement = parse_servers(settings.servers)
-        self.servers = {MAIN: MysqlBroker(settings, kind_of)} | {
-            one.name: MysqlBroker(replace(settings, url=one.url), kind_of) for one in self._placement
+        self.servers = {MAIN: MysqlBroker(settings, settings_of)} | {
+            one.name: MysqlBroker(replace(settings, url=one.url), settings_of) for one in self._placement
         }
         for one in self._placement:
             name_server(one.name, one.url)

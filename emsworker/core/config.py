@@ -18,7 +18,7 @@ from emsworker.core.errors import ConfigError, InvalidName, Problem, text_of
 from emsworker.core.extras import hint_if_missing
 from emsworker.core.ids import check_name
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Ladder
-from emsworker.core.model import ATTEMPTS, LADDER, LEVELS, MESSAGE_BYTES, TIMEOUT
+from emsworker.core.model import ATTEMPTS, LADDER, LEVELS, MESSAGE_BYTES, TIMEOUT, TopicKind
 from emsworker.core.options import (
     Check,
     Option,
@@ -44,6 +44,7 @@ from emsworker.core.url import DatabaseUrl, check_signs
 log = logging.getLogger(__name__)
 
 _SHORTEST_SECRET = 16
+TopicSettings = Callable[[str], Mapping[str, Any]]  # returns the settings with which a topic is created, by its name
 SERVER_MARK = "{server}"  # in `dead_man_url`
 _MOST_KEPT = 1_000_000_000
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -152,6 +153,14 @@ class Settings:
     publishing: bool = option(True, flag(), help="off: refuse every send of this process")
     max_message_bytes: int = option(4 << 20, MESSAGE_BYTES, help="`max_message_bytes` of topics created on first use")
     priorities: int = option(1, LEVELS, help="the number of priority levels of topics created on first use; 1 for none")
+    keep_done_s: float = option(
+        3600.0, seconds(), help="`keep_done_s` of topics that are created on first use for tasks; 0: not at all"
+    )
+    retention_s: float = option(
+        604800.0,
+        seconds(),
+        help="`retention_s` of topics that are created on first use for subscriptions; 0: for ever",
+    )
     max_decoded_bytes: int = option(
         MAX_BYTES,
         whole(1, 1 << 40),
@@ -272,6 +281,22 @@ class Settings:
     def budget(self) -> Budget:
         """The limits of a body that is decoded."""
         return Budget(self.max_decoded_bytes, self.max_decoded_objects)
+
+    def new_topic(self, kind: TopicKind = TopicKind.CLUSTER, *, for_tasks: bool = False) -> dict[str, Any]:
+        """Return the settings of a topic that is created on first use.
+
+        Args:
+            for_tasks: its messages are calls, kept for a while after they are done; a stream, which others may begin to
+                read later, is kept for longer.
+        """
+        ordered = kind is TopicKind.BROADCAST  # a broadcast is read in its order
+        kept = {"keep_done_s": self.keep_done_s} if for_tasks else {"retention_s": self.retention_s or None}
+        return {
+            "kind": kind,
+            "max_message_bytes": self.max_message_bytes,
+            "priorities": 1 if ordered else self.priorities,
+            **kept,
+        }
 
     def retry_ladder(self) -> Ladder:
         """Return the ladder of groups that set none."""

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
 from emsworker.core.ladder import DEFAULT_LADDER, DEFAULT_MAX_ATTEMPTS, Dead, Decision, Ladder, RetryIn
@@ -205,9 +206,11 @@ class Topic:
         4 << 20, MESSAGE_BYTES, help="maximum size of an encoded body; larger ones are refused", listed=True
     )
     retention_s: float | None = setting(
-        None, seconds(1), help="delete messages that are older, once every group has run them", listed=True
+        None, seconds(1), help="delete messages that are older, once every group has run them"
     )
-    trim_done: bool = setting(False, flag(), help="delete messages as soon as every group has run them")
+    keep_done_s: float | None = setting(
+        None, seconds(), help="delete messages this long after every group has run them"
+    )
     age_wins: bool = setting(
         False, flag(), help="delete messages older than the retention even if a group has not claimed them"
     )
@@ -217,6 +220,16 @@ class Topic:
     )
     server: str | None = None
     former: tuple[str, ...] = ()
+
+    @property
+    def keeps(self) -> str:
+        """The time for which messages are kept, in words."""
+        bounds = []
+        if self.keep_done_s is not None:
+            bounds.append(f"{format_duration(self.keep_done_s)} after done" if self.keep_done_s else "until done")
+        if self.retention_s is not None:
+            bounds.append(format_duration(self.retention_s))
+        return " or ".join(bounds) or "for ever"
 
     def partition_numbers(self) -> list[int]:
         """Return the numbers of all partitions, those of higher priority levels included."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from emsworker.integrations.django import EmsBackend, get_app, options
+from emsworker.integrations.django import EmsBackend, enqueue_many, get_app, options
 
-__all__ = ["EmsBackend", "get_app", "options"]
+__all__ = ["EmsBackend", "enqueue_many", "get_app", "options"]

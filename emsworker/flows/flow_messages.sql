@@ -3,6 +3,6 @@
 SELECT name FROM ems_topic WHERE id = %(topic_id)s AND (server IS NOT NULL OR former <> '')
 
 -- name: find_dead
-SELECT d.error_type, d.reason, d.error FROM ems_message m JOIN ems_group g ON g.topic_id = m.topic_id
-JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
-WHERE m.topic_id = %(topic_id)s AND m.uid = %(uid)s LIMIT 1
+-- By the dead letter's own id: retention may have deleted the message.
+SELECT d.error_type, d.reason, d.error FROM ems_dead d JOIN ems_group g ON g.id = d.group_id
+WHERE d.uid = %(uid)s AND g.topic_id = %(topic_id)s LIMIT 1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from emsworker.core.config import Settings
+from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.declaration import check_declared
 from emsworker.core.errors import AccessDenied, EmsError, unknown_group, unknown_topic
 from emsworker.core.ids import check_name
@@ -18,22 +17,19 @@ from emsworker.store.engine.database import Database
 
 _FRESH_S = 1.0
 _MAY_NOT = "this user may not create it"
-KindOf = Callable[[str], TopicKind]
 
 
 class Catalog:
     """A thread-safe directory of topics and groups; a change made elsewhere is seen within a second.
 
     Args:
-        kind_of: returns the kind with which a topic is created.
+        settings_of: returns the settings with which a topic is created.
     """
 
-    def __init__(
-        self, database: Database, settings: Settings, kind_of: KindOf = lambda name: TopicKind.CLUSTER
-    ) -> None:
+    def __init__(self, database: Database, settings: Settings, settings_of: TopicSettings) -> None:
         self._database = database
         self._settings = settings
-        self._kind_of = kind_of
+        self._settings_of = settings_of
         self._lock = forks.Lock()
         self._topics: dict[str, tuple[Topic, float]] = {}
 
@@ -59,12 +55,8 @@ class Catalog:
         if not self._settings.auto_create:
             self._topics.pop(name, None)
             raise unknown_topic(name)
-        s, kind = self._settings, self._kind_of(name)
-        priorities = s.priorities if kind is TopicKind.CLUSTER else 1  # a broadcast is read in its order
         try:
-            return store.create_topic(
-                session, name, kind=kind, max_message_bytes=s.max_message_bytes, priorities=priorities
-            )
+            return store.create_topic(session, name, **self._settings_of(name))
         except AccessDenied as error:
             raise _may_not_create(unknown_topic(name, _MAY_NOT), error) from error
 

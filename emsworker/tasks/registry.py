@@ -61,6 +61,15 @@ class Registry:
         listened_to = any(route.topic == topic for route in self.broadcasts.values())
         return TopicKind.BROADCAST if listened_to else TopicKind.CLUSTER
 
+    def topic_settings(self, topic: str) -> dict[str, Any]:
+        """Return the settings with which the app would create a topic."""
+        return self.settings.new_topic(self.kind_of(topic), for_tasks=self._is_for_tasks(topic))
+
+    def _is_for_tasks(self, topic: str) -> bool:
+        """Return whether the app has tasks on a topic, and nothing that reads it as a stream."""
+        routes = [route for route in self.routes.values() if route.topic == topic]
+        return any(route.tasks for route in routes) and all(route.subscription is None for route in routes)
+
     def options(self, given: Mapping[str, Any]) -> HandlerOptions:
         """Return a handler's options, over the time limits of the app's settings.
 

@@ -89,7 +89,7 @@ class TestApp:
     def __init__(self, app: TestedApp, *, connection: Any = None, eager: bool = False) -> None:
         self.app = app
         self._eager = eager
-        self._broker = MemoryBroker(app.settings, app.registry.kind_of, connection, self._settle, self._cancel)
+        self._broker = MemoryBroker(app.settings, app.registry.topic_settings, connection, self._settle, self._cancel)
         self._channel = self._broker.channel()
         self._before: Broker | None = None
         self._running = False

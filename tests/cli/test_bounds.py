@@ -30,7 +30,7 @@ NASTY = [
 ARGUMENTS = {
     "topics list": [], "groups list": [], "clients": [], "schedules list": [], "schedules add": ["s", "no.such"],
     "schedules change": ["s"], "readers list": [], "alarms list": [],
-    "alarms silences": [], "topics change": ["t"], "topics create": ["new"], "topics stale": ["t"],
+    "alarms silences": [], "topics change": ["t"], "topics create": ["new", "--if-missing"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
     "servers retire": ["main"],
     "groups change": ["t", "g"], "groups create": ["t", "new"], "groups limit": ["t", "g"],

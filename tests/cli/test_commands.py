@@ -92,7 +92,7 @@ def test_topics_live_and_die(ems: Ems, url: str) -> None:
         "rule": "rw",
         "max_message_bytes": 4 << 20,
         "retention_s": 604800,
-        "trim_done": False,
+        "keep_done_s": None,
         "age_wins": False,
         "priorities": 1,
         "archive_first": False,
@@ -448,7 +448,7 @@ def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -
 
 
 def test_check_names_idle_timeouts_that_are_shorter_than_messages_may_run(ems: Ems, server: Server) -> None:
-    ems.ok("topics", "create", "slow")
+    ems.ok("topics", "create", "slow", "--retention", "7d")
     ems.ok("groups", "create", "slow", "g", "--timeout", "1h")
     ems.ok("groups", "create", "slow", "unlimited", "--timeout", "3650d")  # as those of Celery's queues are
     execute(server.admin_url, "SET GLOBAL wait_timeout = 1800")

@@ -360,7 +360,7 @@ def test_a_worker_and_a_beat_do_all_of_their_work(stream: Stream, as_role: MakeU
         kill(child, signal.SIGKILL)  # claims are recovered, their places are taken over
     stream.send("plain", [{"n": 30}])
     stream.wait_ended([30], group="plain")
-    Admin(stream.app).change_topic("plain", trim_done=True)
+    Admin(stream.app).change_topic("plain", keep_done_s=0)
     until(lambda: stream.one("SELECT MAX(log_start) FROM ems_partition") > 5, 20, "retention")
     assert worker.stop() == beat.stop() == 0
     for program in (worker, beat):

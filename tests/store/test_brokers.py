@@ -17,7 +17,7 @@ from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, FenceLost, MessageTooLarge, UnknownMessage
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import new_claim_id, parse_uid
-from emsworker.core.model import Claim, ClaimSource, Isolation, Message, OnceState, Order, TopicKind
+from emsworker.core.model import Claim, ClaimSource, Isolation, Message, OnceState, Order
 from emsworker.core.partitioner import partition_number
 from emsworker.core.work import Claimant
 from emsworker.store.groups.claims import NothingClaimed
@@ -322,8 +322,8 @@ class TestMysql(Contract):
 
 def test_both_are_brokers() -> None:
     brokers: list[Broker] = [
-        MemoryBroker(Settings(), lambda name: TopicKind.CLUSTER),
-        MysqlBroker(Settings(), lambda name: TopicKind.CLUSTER),
+        MemoryBroker(Settings(), lambda name: Settings().new_topic()),
+        MysqlBroker(Settings(), lambda name: Settings().new_topic()),
     ]
     for broker in brokers:
         broker.close()

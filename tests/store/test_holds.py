@@ -32,7 +32,7 @@ def expire(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"retention_s": 3600}, {"trim_done": True}, {"retention_s": 3600, "age_wins": True}], ids=str
+    "settings", [{"retention_s": 3600}, {"keep_done_s": 0}, {"retention_s": 3600, "age_wins": True}], ids=str
 )
 def test_a_hold_keeps_messages_whatever_the_topic_says(stream: Stream, settings: dict[str, object]) -> None:
     topic, group = keep(stream, 10, **settings)

@@ -51,7 +51,7 @@ def test_an_administrator_is_told_what_is_wrong(stream: Stream, app: Ems) -> Non
         lambda: admin.create_topic("x", retention_s="7d"), lambda: admin.create_topic("x", retention_s=math.nan),
         lambda: admin.create_topic("x", retention_s=math.inf), lambda: admin.create_topic("x", retention_s=1e30),
         lambda: admin.create_topic("x", priorities="x"), lambda: admin.create_topic("x", max_message_bytes=None),
-        lambda: admin.create_topic("x", trim_done="no"), lambda: admin.create_topic(5),
+        lambda: admin.create_topic("x", age_wins="no"), lambda: admin.create_topic(5),
         lambda: admin.change_topic("t", retention=5), lambda: admin.change_topic("t", id=5),
         lambda: admin.change_topic("t", rule="q"),
         lambda: admin.change_topic("t", partitions=None), lambda: admin.create_group("t", "x", timeout_s="x"),

@@ -195,7 +195,7 @@ def test_failing_again_climbs_a_fresh_ladder_and_dies_again(stream: Stream, topi
 
 def test_retention_keeps_what_is_to_be_replayed(stream: Stream, topic: Topic, runner: Runner) -> None:
     admin = Admin(stream.app())
-    admin.change_topic("t", trim_done=True)
+    admin.change_topic("t", keep_done_s=0)
     admin.replay("t", "g", Selection(start="20", end="22")).run()
     admin.replay("t", "g", Selection(where="offset = 11")).run()
     kept = retention.list_kept(stream.session)[0]

@@ -1,11 +1,17 @@
 """Retention: what nobody needs is deleted, and nothing else."""
 
+import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import pytest
+
+from emsworker import Ems
 from emsworker.admin import Admin
+from emsworker.admin.check import check
 from emsworker.beat.retention import trim
 from emsworker.consume.claim_progress import ClaimProgress, Ended
-from emsworker.core.model import Group, Topic, TopicKind
+from emsworker.core.model import Claim, ClaimSource, Group, Topic, TopicKind
 from emsworker.store.groups import claims, dead, progress
 from emsworker.store.stream import retention
 from emsworker.store.stream.messages import close_hole
@@ -128,19 +134,243 @@ def test_what_age_has_won_is_claimed_by_nobody_though_it_is_still_there(stream: 
     assert skipped == [(group.id, 11, 24), (other.id, 1, 9), (other.id, 10, 24)]
 
 
-def test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age(stream: Stream) -> None:
+def test_without_age_wins_the_unclaimed_is_kept_and_what_is_done_waits_for_no_age(stream: Stream) -> None:
     topic, group = keep(stream, 5, retention_s=3600)
     trim_all(stream)
     assert left(stream) == [1, 2, 3, 4, 5]
-    Admin(stream.app()).change_topic("t", retention_s=None, trim_done=True)
+    Admin(stream.app()).change_topic("t", retention_s=None, keep_done_s=0)
     stream.rows("UPDATE ems_message SET born_at = UTC_TIMESTAMP(6)")
     finish(stream, topic, group, 2, stream.client())
     trim_all(stream)
     assert left(stream) == [3, 4, 5]
 
 
+def let_marks_age(stream: Stream) -> None:
+    """An hour passes since it was last looked what is done."""
+    stream.rows("UPDATE ems_partition SET done_at = done_at - INTERVAL 3600 SECOND")
+
+
+def test_what_is_done_is_kept_for_a_while(stream: Stream) -> None:
+    topic, group = keep(stream, 10, keep_done_s=3600)
+    me = stream.client()
+    finish(stream, topic, group, 4, me)
+    trim_all(stream)
+    finish(stream, topic, group, 3, me)
+    trim_all(stream)
+    assert left(stream) == list(range(1, 11)), "its age does not count, but since when it is done"
+    let_marks_age(stream)
+    trim_all(stream)
+    assert left(stream) == list(range(5, 11)), "5 to 7 were done later"
+    let_marks_age(stream)
+    Admin(stream.app()).reset_group("t", "g", "5")
+    trim_all(stream)
+    assert left(stream) == list(range(5, 11)), "they are to be run again since"
+    finish(stream, topic, group, 6, me)
+    trim_all(stream)
+    assert left(stream) == [8, 9, 10], "what was done when it was last looked is done again"
+    let_marks_age(stream)
+    trim_all(stream)
+    assert left(stream) == []
+
+
+def test_with_both_settings_a_message_goes_by_the_first_that_lets_it(stream: Stream) -> None:
+    topic, group = keep(stream, 6, keep_done_s=3600, retention_s=7 * 86400)
+    finish(stream, topic, group, 4, stream.client())
+    stream.rows("UPDATE ems_message SET born_at = born_at - INTERVAL 7 DAY WHERE `offset` <= 2")
+    trim_all(stream)
+    assert left(stream) == [3, 4, 5, 6], "too old, though done just now"
+    let_marks_age(stream)
+    trim_all(stream)
+    assert left(stream) == [5, 6], "done for long, though young"
+    Admin(stream.app()).change_topic("t", retention_s=3600, age_wins=True)
+    trim_all(stream)
+    assert left(stream) == [] and stream.rows("SELECT lo, hi FROM ems_skip") == [(5, 6)], "age wins beside it"
+
+
+def test_a_call_for_a_group_that_is_yet_to_come_is_not_done(stream: Stream) -> None:
+    topic, group = keep(stream, 2, keep_done_s=0, retention_s=3600)
+    app, me = stream.app(), stream.client()
+    app.task(name="print", topic="t", group="a_late")(print).delay('"ems-group":"g"')
+    app.task(name="next", topic="t", group="g")(print).delay()
+    rows.age(stream.rows, 86400)
+    for one in (group, stream.group(topic, "aXlate"), stream.group(topic, "a-late")):
+        finish(stream, topic, one, 4, me)
+    trim_all(stream)
+    assert left(stream) == [3, 4], "every group has passed it over, and it is old"
+    assert told(stream) == ["topic 't' has calls for group 'a_late', which does not exist"]
+    late = stream.group(topic, "a_late")
+    trim_all(stream)
+    assert left(stream) == [3, 4] and told(stream) == [], "it runs them; from_start=False would let them go"
+    finish(stream, topic, late, 2, me)
+    trim_all(stream)
+    assert left(stream) == []
+
+
+def test_a_call_that_was_cancelled_waits_for_no_group(stream: Stream) -> None:
+    topic, group = keep(stream, 0, keep_done_s=0)
+    app = stream.app()
+    call = app.task(name="print", topic="t", group="gone")(print).delay()
+    app.task(name="next", topic="t", group="g")(print).delay()
+    Admin(app).cancel("t", call.id)
+    finish(stream, topic, group, 2, stream.client())
+    trim_all(stream)
+    assert left(stream) == []
+
+
+def test_the_result_of_a_dead_letter_outlives_its_message(stream: Stream) -> None:
+    topic, group = keep(stream, 0, keep_done_s=0)
+    app = stream.app()
+    call = app.task(name="t", topic="t", group="g")(print).delay()
+    claim = stream.take(topic, group, stream.client())
+    progress.flush(stream.session, flush_of(claim, topic, claim.hi, failures=[failed(1, dead="no")]))
+    trim_all(stream)
+    assert left(stream) == [] and app.result(call).failed
+
+
+def told(stream: Stream) -> list[str]:
+    """The values that the check warns of, of retention."""
+    return [one.value for one in check(stream.url, None, {}) if one.name == "retention" and one.fix]
+
+
+def test_topics_that_keep_everything_are_named(stream: Stream) -> None:
+    app, admin = stream.app(), Admin(stream.app())
+    assert told(stream) == []
+    app.send("news", 1)
+    assert told(stream) == [], "made on first use"
+    for number in range(7):
+        admin.create_topic(f"all-{number}", partitions=2)
+    app.send_many("all-4", range(3))
+    found = told(stream)
+    assert found[0] == "topic 'all-4': everything is kept for ever, 3 offsets so far"
+    assert len(found) == 6 and found[-1] == "and 2 more topics: everything is kept for ever, 0 offsets so far"
+    for number in range(7):
+        admin.change_topic(
+            f"all-{number}", **({"keep_done_s": 60} if number % 2 else {"retention_s": 100 * 365 * 86400.0})
+        )
+    assert told(stream) == []
+
+
+def test_a_topic_keeps_what_its_first_user_needs(stream: Stream) -> None:
+    app = stream.app(keep_done_s=60, retention_s=3600)
+    for topic in ("calls", "both"):
+        app.task(name=f"of.{topic}", topic=topic)(print)
+    for topic in ("both", "stream"):
+        app.subscribe(topic, "readers")(print)
+    app.subscribe("news", broadcast=True)(print)
+    for name, keeps in (
+        ("calls", "1m after done"),
+        ("both", "1h"),
+        ("stream", "1h"),
+        ("news", "1h"),
+        ("undeclared", "1h"),
+    ):
+        app.stream.catalog.topic(name)
+        assert Admin(app).topic(name).keeps == keeps, name
+    endless = stream.app(keep_done_s=0, retention_s=0)
+    endless.task(name="t", topic="at-once")(print)
+    assert endless.stream.catalog.topic("at-once").keeps == "until done"
+    assert endless.stream.catalog.topic("for-ever").keeps == "for ever"
+    assert Admin(app).create_topic("said").keeps == "for ever", "who makes it says it"
+    assert Ems("x", url=stream.url).registry.topic_settings("default")["retention_s"] == 7 * 86400
+
+
+class Life:
+    """A topic whose groups come one by one; their claims are acked in parts, fail, and are run again.
+
+    Args:
+        keep_done_s: the topic's.
+    """
+
+    def __init__(self, stream: Stream, keep_done_s: int) -> None:
+        self.stream, self.dice, self.client = stream, random.Random(7), stream.client()
+        self.topic = stream.topic("t", keep_done_s=keep_done_s)
+        app = stream.app()
+        self.tasks = [app.task(name=f"t{n}", topic="t", group=f"g{n}")(print) for n in range(3)]
+        self.sent: dict[str, set[int]] = {task.group: set() for task in self.tasks}
+        self.groups: list[Group] = []
+        self.open: list[Claim] = []
+        self.come()
+        self.come()
+
+    def come(self) -> None:
+        if len(self.groups) < len(self.tasks):
+            self.groups.append(self.stream.group(self.topic, self.tasks[len(self.groups)].group))
+
+    def call(self) -> None:
+        task = self.dice.choice(self.tasks)
+        receipts = task.delay_many([(n,) for n in range(self.dice.randint(1, 5))])
+        self.sent[task.group] |= {one.offset for one in receipts if one.offset is not None}
+
+    def take(self) -> None:
+        wanted = self.stream.claimant(self.topic, self.dice.choice(self.groups), self.client, self.dice.randint(1, 4))
+        if self.dice.random() < 0.5:
+            self.stream.make_due()
+            claim = claims.take_retries(self.stream.session, wanted)
+        else:
+            claim = claims.take_range(self.stream.session, wanted, 0, wait=True)
+        if claim:
+            self.open.append(claim)
+
+    def end(self, *, well: bool = False) -> None:
+        """Finish a claim, or ack a part of it; one of its messages may fail."""
+        claim = self.open.pop(self.dice.randrange(len(self.open)))
+        done = [(one.offset, one.attempt, 1) for one in claim.messages]
+        if claim.source is ClaimSource.RETRY:
+            self.flush(claim, claim.hi, done_offsets=done)
+        elif well or self.dice.random() < 0.4:
+            self.flush(claim, claim.hi)
+        elif self.dice.random() < 0.5:
+            self.flush(
+                claim, claim.hi, failures=[failed(self.dice.randint(claim.acked_to + 1, claim.hi), retry_in_s=9.0)]
+            )
+        elif claim.acked_to + 1 < claim.hi:
+            self.flush(claim, claim.acked_to + 1)
+            self.open.append(replace(claim, acked_to=claim.acked_to + 1))
+        else:
+            self.open.append(claim)
+
+    def flush(self, claim: Claim, acked_to: int, **more: object) -> None:
+        progress.flush(self.stream.session, flush_of(claim, self.topic, acked_to, **more))
+
+    def not_done(self) -> set[int]:
+        """The offsets that a group has yet to run, or that were called for a group that has yet to come."""
+        found = {one for group in self.groups for one in range(self.stream.cursor(group), max(self.everything) + 1)}
+        live = "SELECT acked_to, hi FROM ems_claim WHERE source = 'stream' AND state = 'start'"
+        found |= {offset for acked_to, hi in self.stream.rows(live) for offset in range(acked_to + 1, hi + 1)}
+        found |= {offset for (offset,) in self.stream.rows("SELECT `offset` FROM ems_retry")}
+        return found.union(*(self.sent[task.group] for task in self.tasks[len(self.groups) :]))
+
+    @property
+    def everything(self) -> set[int]:
+        return {0}.union(*self.sent.values())
+
+
+@pytest.mark.parametrize("keep_done_s", [0, 3600])
+def test_nothing_that_is_not_done_is_deleted(stream: Stream, keep_done_s: int) -> None:
+    life = Life(stream, keep_done_s)
+    steps = [life.call, life.take, life.take, life.end, life.end, lambda: let_marks_age(stream)]
+    for number in range(120):
+        if number == 60:
+            life.come()
+        step = life.dice.choice(steps)
+        if step != life.end or life.open:
+            step()
+        trim_all(stream)
+        assert life.not_done() <= set(left(stream)), f"after step {number}"
+    assert left(stream)[0] > 1, "it did delete"
+    while life.not_done():
+        life.take()
+        while life.open:
+            life.end(well=True)
+    for _ in range(3):
+        trim_all(stream)
+        let_marks_age(stream)
+    trim_all(stream)
+    assert left(stream) == []
+
+
 def test_a_topic_without_groups_is_trimmed_by_age_only(stream: Stream) -> None:
-    stream.topic("t", retention_s=3600, trim_done=True)
+    stream.topic("t", retention_s=3600, keep_done_s=0)
     stream.app().send_many("t", range(4))
     trim_all(stream)
     assert left(stream) == [1, 2, 3, 4]

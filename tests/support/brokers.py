@@ -11,7 +11,7 @@ from emsworker.broker.memory import MemoryBroker
 from emsworker.broker.port import Broker
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
-from emsworker.core.model import Claim, Group, Order, Receipt, Topic, TopicKind
+from emsworker.core.model import Claim, Group, Order, Receipt, Topic
 from emsworker.core.work import AvailableWork, Claimant
 from emsworker.store.stream import outbox
 from tests.support.streams import Stream
@@ -64,7 +64,7 @@ class Place:
 
 def memory_place() -> Place:
     """A broker in memory, whose clock can be moved."""
-    memory = MemoryBroker(Settings(), lambda name: TopicKind.CLUSTER)
+    memory = MemoryBroker(Settings(), lambda name: Settings().new_topic())
 
     return Place(memory, memory.channel(), lambda: f"client-{uuid.uuid4().hex}", memory.advance)
 

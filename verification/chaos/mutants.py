@@ -159,7 +159,7 @@ MUTANTS = [
         aimed.roll_redis_below_the_log_start,
         frozenset({Kind.LOST}),
         redis=True,
-        topic={"trim_done": True},
+        topic={"keep_done_s": 0},
     ),
     Mutant(
         "dead clients are not swept away",

@@ -167,7 +167,7 @@ SCENARIOS = [
     Scenario("Redis killed", redis_server.kill_redis, redis=True),
     Scenario("Redis flushed", redis_server.flush_redis, redis=True),
     Scenario("Redis slow", redis_server.slow_redis, redis=True),
-    Scenario("Redis rolled back", redis_server.roll_redis_back, redis=True, topic={"trim_done": True}),
+    Scenario("Redis rolled back", redis_server.roll_redis_back, redis=True, topic={"keep_done_s": 0}),
     Scenario("a minute of retries", work.minute_of_retries, settings={"ladder": "300ms 1s 2s 4s 8s"}),
     Scenario("disk full", disk.fill_the_disk, site=sites.on_a_small_disk, heals_within_s=SERVER_S),
     Scenario("failover", failover.fail_over, site=sites.replicated, heals_within_s=SERVER_S, leases_hold=False),

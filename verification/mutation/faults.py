@@ -303,7 +303,7 @@ FAULTS: dict[str, Fault] = {
     # retention
     "log start offset above cursor": Fault(
         "what a group has not claimed is deleted",
-        f"{_STORE}test_retention.py::test_without_age_wins_the_unclaimed_is_kept_and_trim_done_waits_for_no_age",
+        f"{_STORE}test_retention.py::test_without_age_wins_the_unclaimed_is_kept_and_what_is_done_waits_for_no_age",
         _sql("retention", "find_needed", "AND g.id NOT IN %(overtaken)s", "AND 1 = 0"),
     ),
     "overtaken cursor stays": Fault(
@@ -320,6 +320,16 @@ FAULTS: dict[str, Fault] = {
         "what is to run again is deleted",
         f"{_STORE}test_retention.py::test_what_is_claimed_or_waits_for_a_retry_is_kept_whatever_the_topic_says",
         _sql("retention", "find_needed", "r.group_id = g.id AND", "r.group_id = 0 AND"),
+    ),
+    "call for a new group done": Fault(
+        "a call for a group that is yet to be created is deleted",
+        f"{_STORE}test_retention.py::test_a_call_for_a_group_that_is_yet_to_come_is_not_done",
+        _sql("retention", "find_end_of_old", "kind = 'message'", "1 = 0"),
+    ),
+    "mark used at once": Fault(
+        "what is done is deleted at once, not after a while",
+        f"{_STORE}test_retention.py::test_what_is_done_is_kept_for_a_while",
+        _sql("retention", "raise_over_done", "done_at <= NOW(6) - INTERVAL %(keep_done_s)s SECOND", "1 = 1"),
     ),
     "second life not spared": Fault(
         "the body of a requeued dead letter is deleted",

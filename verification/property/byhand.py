@@ -46,7 +46,11 @@ class StoreMachine(RunningMachine):
 
     def _keep(self, age_wins: bool) -> None:
         """Until all are done with it; or for no time at all, whoever has not claimed it yet."""
-        settings = {"trim_done": not age_wins, "age_wins": age_wins, "retention_s": 0 if age_wins else None}
+        settings = {
+            "keep_done_s": None if age_wins else 0,
+            "age_wins": age_wins,
+            "retention_s": 0 if age_wins else None,
+        }
         if self.topic.age_wins != age_wins:
             self.topic = replace(self.topic, **settings)  # type: ignore[arg-type]
             topics.change_topic(self.session, self.topic)

@@ -47,7 +47,7 @@ class RunningMachine(RuleBasedStateMachine):
     def __init__(self, stream: Stream, order: Order) -> None:
         super().__init__()
         self.stream, self.session = stream, stream.session
-        self.topic = stream.topic(f"t-{uuid.uuid4().hex}", trim_done=True)
+        self.topic = stream.topic(f"t-{uuid.uuid4().hex}", keep_done_s=0)
         self.group = stream.group(self.topic, ladder="1h 1h", max_attempts=MAX_ATTEMPTS, order=order)
         self.oracle = Oracle(order, MAX_ATTEMPTS)
         self.clients = [self._client() for _ in range(3)]

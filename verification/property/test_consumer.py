@@ -113,8 +113,8 @@ def test_groups_of_one_topic_and_several_queues_of_one_consumer_keep_the_promise
     """Two queues as Celery has them, read by one worker; audited by other groups, one of them in order."""
 
     def work(seed: int) -> None:
-        ranked = Sent(stream, f"ranked-{seed}", trim_done=True, priorities=3)
-        plain = Sent(stream, f"plain-{seed}", trim_done=True)
+        ranked = Sent(stream, f"ranked-{seed}", keep_done_s=0, priorities=3)
+        plain = Sent(stream, f"plain-{seed}", keep_done_s=0)
         reads = (
             [ranked.group("celery", Order.NONE), plain.group("celery", Order.NONE)],
             [ranked.group("audit", Order.NONE)],

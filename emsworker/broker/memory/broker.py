@@ -17,7 +17,7 @@ from emsworker.broker.memory.results import MemoryResults
 from emsworker.broker.memory.schedules import MemorySchedules
 from emsworker.broker.memory.transactions import HeldSend, NoConnection, Transactions
 from emsworker.core.codec import Decoder
-from emsworker.core.config import Settings
+from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.declaration import check_declared
 from emsworker.core.errors import EmsError, unknown_message
 from emsworker.core.flush import ResultRow
@@ -38,7 +38,7 @@ class MemoryBroker:
 
     Args:
         settings: the app's.
-        kind_of: returns the kind with which a topic is created.
+        settings_of: returns the settings with which a topic is created.
         connection: a PyMySQL connection for the SQL of transactions.
         on_send: called when messages were accepted.
         on_cancel: called when one was cancelled.
@@ -55,13 +55,14 @@ class MemoryBroker:
     def __init__(
         self,
         settings: Settings,
-        kind_of: Callable[[str], TopicKind],
+        settings_of: TopicSettings,
         connection: Any = None,
         on_send: Callable[[], None] = lambda: None,
         on_cancel: Callable[[KeptMessage], None] = lambda kept: None,
     ) -> None:
         self.pool = ThreadPool(0)  # an eager run in a thread could wait for the thread that its handler sends with
-        self._settings, self._kind_of, self._on_send, self._on_cancel = settings, kind_of, on_send, on_cancel
+        self._settings, self._settings_of = settings, settings_of
+        self._on_send, self._on_cancel = on_send, on_cancel
         self._offset_s = timedelta()
         self._topics: dict[str, Topic] = {}
         self._groups: dict[tuple[str, str], KeptGroup] = {}
@@ -138,7 +139,7 @@ class MemoryBroker:
         """Return a topic; every topic exists, and cluster topics have priorities."""
         if name not in self._topics:
             check_name("topic", name)
-            kind = self._kind_of(name)
+            kind = self._settings_of(name)["kind"]
             levels = len(PRIORITIES) if kind is TopicKind.CLUSTER else 1
             size = self._settings.max_message_bytes
             topic = Topic(len(self._topics) + 1, name, kind, 1, TopicRule.READ_WRITE, size, None, priorities=levels)

@@ -154,7 +154,7 @@ class Bindings:
         topic = topics.get_topic(session, queue.topic)
         if topic is None:
             most = self._most_bytes(session)
-            topic = topics.create_topic(session, queue.topic, max_message_bytes=most, trim_done=True, priorities=wanted)
+            topic = topics.create_topic(session, queue.topic, max_message_bytes=most, keep_done_s=0, priorities=wanted)
         if topic.priorities < wanted:
             topics.change_topic(session, replace(topic, priorities=wanted))
         limit = number_of(arguments, "x-delivery-limit") or 0

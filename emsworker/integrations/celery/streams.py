@@ -10,7 +10,6 @@ from typing import Any
 from emsworker.extending.apps import Beat, MysqlBroker
 from emsworker.extending.database import Database, Session, check_extension, check_version
 from emsworker.extending.processes import forks, until_connected
-from emsworker.extending.values import TopicKind
 from emsworker.integrations.celery.bindings import Bindings
 from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.fanout import LocalQueues
@@ -37,7 +36,8 @@ class Stream:
 
     def __init__(self, url: StreamUrl, options: StreamOptions) -> None:
         self.url, self.options, self.budget = url, options, options.budget
-        self.broker = MysqlBroker(options.settings(url.database), lambda name: TopicKind.CLUSTER, in_task)
+        settings = options.settings(url.database)
+        self.broker = MysqlBroker(settings, lambda name: settings.new_topic(), in_task)
         self.bindings = Bindings(self.broker, options)
         self.local = LocalQueues(self.broker)
         self.sender = QueueSender(self.broker, self.bindings, options)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from emsworker.integrations.django.backend import EmsBackend, get_app
+from emsworker.integrations.django.backend import EmsBackend, enqueue_many, get_app
 from emsworker.integrations.django.declared import options
 
-__all__ = ["EmsBackend", "get_app", "options"]
+__all__ = ["EmsBackend", "enqueue_many", "get_app", "options"]

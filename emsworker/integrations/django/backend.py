@@ -32,6 +32,7 @@ from emsworker.integrations.django.framework import (
 from emsworker.integrations.django.lookup import find_result
 
 _PRIORITIES = 3  # levels of topics that are created on first use: below, at and above Django's default
+_KEEP_DONE_S = 86400.0  # a result, which is kept for a day, is looked up by its call
 _OWN = ("database", "modules", "middleware")
 
 
@@ -143,9 +144,40 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
             EmsError: all that :meth:`emsworker.Task.apply_async` raises; nothing was sent.
         """
         self.validate_task(task)
-        result = TaskResult(
+        result = self._result(task, uid_text(new_uid()), args, kwargs)
+        self.app.follow()
+        self._declare(task).apply_async(
+            result.args,
+            result.kwargs,
+            eta=_run_after(task),
+            task_id=result.id,
+            priority=self._priority(task),
+            transaction=self._transaction(),
+        )
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def enqueue_many(self, task: Any, calls: Iterable[Any]) -> list[Any]:
+        """Send many calls of a task; see :func:`enqueue_many`."""
+        self.validate_task(task)
+        given = calls if isinstance(calls, str | bytes | Mapping) else [*calls]  # delay_many refuses what is no list
+        self.app.follow()
+        receipts = self._declare(task).delay_many(
+            given,
+            eta=_run_after(task),
+            priority=self._priority(task),
+            transaction=self._transaction(),
+        )
+        results = [self._result(task, one.id, *_arguments(call)) for one, call in zip(receipts, given, strict=True)]
+        for result in results:
+            task_enqueued.send(type(self), task_result=result)
+        return results
+
+    def _result(self, task: Any, result_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of a call that is sent now."""
+        return TaskResult(
             task=task,
-            id=uid_text(new_uid()),
+            id=result_id,
             status=TaskResultStatus.READY,
             enqueued_at=timezone.now(),
             started_at=None,
@@ -157,20 +189,6 @@ class EmsBackend(BaseTaskBackend):  # type: ignore[misc]
             errors=[],
             worker_ids=[],
         )
-        run_after = task.run_after
-        if run_after is not None and timezone.is_naive(run_after):
-            run_after = timezone.make_aware(run_after)
-        self.app.follow()
-        self._declare(task).apply_async(
-            result.args,
-            result.kwargs,
-            eta=run_after,
-            task_id=result.id,
-            priority=self._priority(task),
-            transaction=self._transaction(),
-        )
-        task_enqueued.send(type(self), task_result=result)
-        return result
 
     def _transaction(self) -> Any:
         """Return Django's connection if what is sent now belongs to its transaction."""
@@ -245,7 +263,8 @@ class _Shared:
         self.handlers: dict[tuple[str, str], Task] = {}
         self.app: ProjectEms | None = None
         self.problems: list[Problem] = []
-        given = {"priorities": _PRIORITIES} | {name: value for name, value in options.items() if name not in _OWN}
+        given = {"priorities": _PRIORITIES, "keep_done_s": options.get("result_ttl_s", _KEEP_DONE_S)}
+        given |= {name: value for name, value in options.items() if name not in _OWN}
         try:
             middleware = [_Ends(self.tasks, sender), *(_made(one) for one in options.get("middleware", ()))]
             self.app = ProjectEms(_project(), database, middleware=middleware, **given)
@@ -279,6 +298,37 @@ def priority_of(priority: int) -> int:
     if priority < 0:
         return (priority + 100) * 4 // 100
     return 5 if priority == 0 else 7 + (priority - 1) * 3 // 100
+
+
+def _run_after(task: Any) -> Any:
+    """Return the time before which a task is not to be run, with its zone."""
+    naive = task.run_after is not None and timezone.is_naive(task.run_after)
+    return timezone.make_aware(task.run_after) if naive else task.run_after
+
+
+def _arguments(call: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and the named arguments of one of many calls."""
+    if isinstance(call, Mapping):
+        return [], dict(call)
+    return list(call) if isinstance(call, list | tuple) else [call], {}
+
+
+def enqueue_many(task: Any, calls: Iterable[Any]) -> list[Any]:
+    """Send many calls of a task in one commit; inside of ``atomic()`` they are part of the transaction.
+
+    Args:
+        task: a task of Django whose backend is EMS.
+        calls: each is a tuple or list of arguments, a dict of keyword arguments, or, for a task of one argument, that
+            argument.
+
+    Returns:
+        the result of each, as of ``task.enqueue()``.
+
+    Raises:
+        ImproperlyConfigured: the task has another backend.
+        EmsError: all that :meth:`emsworker.Task.delay_many` raises; nothing was sent.
+    """
+    return get_backend(task.backend).enqueue_many(task, calls)
 
 
 def backends() -> list[EmsBackend]:

@@ -158,7 +158,7 @@ CORE = combine(
         {
             "UPDATE ems_partition": {
                 "producer worker": "next_offset",
-                "beat": "next_offset, log_start, trimmed, high_watermark",
+                "beat": "next_offset, log_start, trimmed, high_watermark, done_below, done_at",
             },
             "SELECT ems_message": {
                 "producer": "topic_id, partition, offset, uid, kind",
@@ -188,7 +188,7 @@ CORE = combine(
                 "viewer": "group_id, partition, offset, ended_at, attempt, outcome, ran_ms, client_id",
             },
             "SELECT ems_dead": {
-                "producer": "group_id, partition, offset, reason, error",
+                "producer": "group_id, partition, offset, uid, reason, error",
                 "viewer": "group_id, partition, offset, uid, key, tag, born_at, producer_id, dead_at, attempts, task, "
                 "error_type",
             },

@@ -18,10 +18,9 @@ AND group_id <> 0 AND expires_at > NOW(6) ORDER BY ended_at
 -- name: find_buried
 -- Messages that ended without a result. Dead letters: for instance because they killed their process, which could write
 -- none. Cancelled ones (error NULL), once no client has them any more; one that was delayed may have been sent again.
-SELECT m.uid, d.reason, d.error FROM ems_message m
-JOIN ems_group g ON g.topic_id = m.topic_id
-JOIN ems_dead d ON d.group_id = g.id AND d.`partition` = m.`partition` AND d.`offset` = m.`offset`
-WHERE m.topic_id IN %(topic_ids)s AND m.uid IN %(uids)s AND (%(group)s IS NULL OR g.name = %(group)s)
+-- Dead letters are found by their own id: retention may have deleted the message.
+SELECT d.uid, d.reason, d.error FROM ems_dead d JOIN ems_group g ON g.id = d.group_id
+WHERE d.uid IN %(uids)s AND g.topic_id IN %(topic_ids)s AND (%(group)s IS NULL OR g.name = %(group)s)
 UNION ALL
 SELECT k.uid, '', NULL FROM ems_result k LEFT JOIN ems_message m ON m.topic_id = k.topic_id AND m.uid = k.uid
 WHERE k.topic_id IN %(topic_ids)s AND k.uid IN %(uids)s AND k.group_id = 0 AND k.expires_at > NOW(6)

@@ -1,25 +1,31 @@
 """Retention: delete messages that no group needs any more, in batches that hold no lock for long.
 
 First the log start offset of a partition is raised and committed, then the rows below it are deleted. The log start
-offset never passes an offset that a group has yet to run, or that a reader holds. A topic may let age win over messages
-that are not *claimed* yet, but not over a hold, and the body of a message that is claimed or waits for a retry is never
-removed. The cursors of groups that are overtaken move with the log start offset. A crash between the two steps leaves
-rows below the log start offset, which the next round deletes. ``trimmed`` records how far the deletion has come, so
-that each round begins where the last one ended and does not scan rows that the server's purge has not removed yet.
+offset never passes an offset that a group has yet to run, or that a reader holds; nor, unless age wins, a call for a
+group that is yet to be created. A topic may let age win over messages that are not *claimed* yet, but not over a hold,
+and the body of a message that is claimed or waits for a retry is never removed. The cursors of groups that are
+overtaken move with the log start offset. A crash between the two steps leaves rows below the log start offset, which
+the next round deletes. ``trimmed`` records how far the deletion has come, so that each round begins where the last one
+ended and does not scan rows that the server's purge has not removed yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from emsworker.core.model import GROUP_HEADER
 from emsworker.core.offsets import OffsetRange
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
-_RAISE = (_SQL.lock_cursors, _SQL.lock_partition, _SQL.find_needed, _SQL.raise_log_start, _SQL.read_log_start)
+# What is marked for no time is passed at once; when another mark is reached, the next one is set.
+_OVER_DONE = (_SQL.lock_partition, _SQL.find_needed, _SQL.mark_done, _SQL.raise_over_done, _SQL.mark_done)
+_OVER_OLD = (_SQL.lock_cursors, _SQL.lock_partition, _SQL.find_needed, _SQL.raise_log_start, _SQL.read_log_start)
+_OF_GROUP = f'"{GROUP_HEADER}":"'.encode()  # as encode_headers writes it; a quote within a value is escaped
+_NO_GROUP = [0]  # no group has the id 0
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Kept:
 
     Attributes:
         retention_s: seconds for which a message is kept, or ``None`` for ever.
-        trim_done: delete a message as soon as every group is done with it.
+        keep_done_s: seconds for which a message is kept after every group is done with it, or ``None``.
         age_wins: delete a message that is too old even if a group has not claimed it.
         archive_first: only the job that archives the topic raises the log start offset and deletes.
         log_start: offsets below it are never read again; trimmed: offsets below it have been deleted.
@@ -39,7 +45,7 @@ class Kept:
     topic: str
     partition: int
     retention_s: int | None
-    trim_done: bool
+    keep_done_s: int | None
     age_wins: bool
     archive_first: bool
     log_start: int
@@ -67,30 +73,83 @@ def list_topics_with_restored(session: Session) -> list[int]:
     return [int(topic_id) for (topic_id,) in session.rows(_SQL.list_topics_with_restored)]
 
 
+def list_endless(session: Session) -> list[tuple[str, int]]:
+    """List the topics that keep every message for ever, the longest first, with the number of their offsets."""
+    return [(name, int(count)) for name, count in session.rows(_SQL.list_endless)]
+
+
+def list_unheard(session: Session) -> list[tuple[str, str]]:
+    """List topics and groups that do not exist, for whose calls nothing more of the topic can be deleted."""
+    rows = session.rows(_SQL.list_unheard, {"of_group": _OF_GROUP})
+    return [(topic, bytes(group).decode(errors="replace")) for topic, group in rows]
+
+
 def _kept(row: Sequence[Any]) -> Kept:
-    return Kept(*row[:4], *map(bool, row[4:7]), *row[7:])
+    return Kept(*row[:5], *map(bool, row[5:7]), *row[7:])
 
 
 def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:
     """Raise the log start offset over messages that need not be kept, at most ``limit`` of them.
 
-    If age wins, the cursors of groups that have not claimed so far move along, and the skipped offsets are recorded. It
-    is the same transaction, because offsets below the log start offset must not be claimed.
+    What is done is passed up to a mark: the offset below which everything was done when it was last looked, and the
+    time of that. It is passed once the mark is old enough, and then the next mark is set, so messages go after one to
+    two times ``keep_done_s``, and no message needs a time of its own.
 
     Args:
-        tell: called with each such group and the number of messages that it skips.
+        tell: called with each group that age has overtaken, and the number of messages that it skips.
 
     Returns:
         the log start offset.
     """
-    target = _target(session, kept, limit)
-    if target is None:
-        return kept.log_start
+    log_start = kept.log_start
+    if (done := _done(session, kept, limit)) is not None:
+        log_start = _raise_over_done(session, kept, done)
+    rest = replace(kept, log_start=log_start)
+    if (old := _old(session, rest, limit + kept.log_start - log_start)) is not None:
+        log_start = _raise_over_old(session, rest, old, tell)
+    return log_start
+
+
+def plan_log_start(session: Session, kept: Kept, limit: int) -> int:
+    """Return the log start offset that :func:`raise_log_start` would set now; changes nothing."""
+    planned = kept.log_start
+    plans = ((_done(session, kept, limit), _SQL.plan_over_done), (_old(session, kept, limit), _SQL.plan_log_start))
+    for target, plan in plans:
+        if target is not None:
+            packet = session.packet()
+            packet.add(_SQL.find_needed, target)
+            packet.add(plan, target)
+            planned = max(planned, *(int(offset) for (offset,) in packet.send()[-1].rows if offset is not None), 0)
+    return planned
+
+
+def _raise_over_done(session: Session, kept: Kept, target: dict[str, Any]) -> int:
+    def attempt() -> int:
+        packet = session.packet()
+        packet.begin()
+        for statement in _OVER_DONE:
+            packet.add(statement, target)
+        packet.commit()
+        packet.add(_SQL.get_log_start, kept.where)
+        log_start = packet.send()[-1].rows
+        return int(log_start[0][0]) if log_start else kept.log_start
+
+    return session.retry_on_conflict(attempt)
+
+
+def _raise_over_old(
+    session: Session, kept: Kept, target: dict[str, Any], tell: Callable[[int, int], None] | None
+) -> int:
+    """Raise the log start offset over what is old.
+
+    If age wins, the cursors of groups that have not claimed so far move along, and the skipped offsets are recorded. It
+    is the same transaction, because offsets below the log start offset must not be claimed.
+    """
 
     def attempt() -> tuple[int, list[tuple[int, int]]]:
         packet = session.packet()
         packet.begin()
-        for statement in _RAISE:
+        for statement in _OVER_OLD:
             packet.add(statement, target)
         overtaken = packet.add(_SQL.list_overtaken, target)
         packet.add(_SQL.add_skips, target)
@@ -109,30 +168,29 @@ def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[in
     return log_start
 
 
-def plan_log_start(session: Session, kept: Kept, limit: int) -> int:
-    """Return the log start offset that :func:`raise_log_start` would set now; changes nothing."""
-    target = _target(session, kept, limit)
-    if target is None:
-        return kept.log_start
-    packet = session.packet()
-    packet.add(_SQL.find_needed, target)
-    packet.add(_SQL.plan_log_start, target)
-    return max(kept.log_start, int(packet.send()[-1].rows[0][0]))
+def _done(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
+    """Return how far the log start offset may rise over what is done, as parameters; ``None`` if not at all."""
+    if kept.keep_done_s is None or kept.groups == 0:  # without a group no message is done
+        return None
+    target = _target(session, replace(kept, retention_s=0, age_wins=False), limit)
+    return None if target is None else target | {"keep_done_s": kept.keep_done_s}
+
+
+def _old(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
+    """Return how far age alone lets the log start offset rise, as parameters; ``None`` if not at all."""
+    return None if kept.retention_s is None or limit <= 0 else _target(session, kept, limit)
 
 
 def _target(session: Session, kept: Kept, limit: int) -> dict[str, Any] | None:
-    """Return how far age and settings alone let the log start offset rise, as parameters; ``None`` if not at all."""
-    early = kept.trim_done and kept.groups > 0  # without a group no message is done
-    if not early and kept.retention_s is None:
-        return None
-    age_s = 0 if early else kept.retention_s
-    args = kept.where | {"log_start": kept.log_start, "limit": limit, "retention_s": age_s}
+    args: dict[str, Any] = kept.where | {"log_start": kept.log_start, "limit": limit}
+    names = [name.encode() for (name,) in session.rows(_SQL.list_group_names, kept.where)]
+    args |= {"retention_s": kept.retention_s, "age_wins": int(kept.age_wins)}
+    args |= {"of_group": _OF_GROUP, "names": names or [b""]}
     end = session.rows(_SQL.find_end_of_old, args)[0][0]
     if end is None or end <= kept.log_start:
         return None
-    yields = kept.age_wins and not early
-    groups = [group_id for (group_id,) in session.rows(_SQL.list_cursors, kept.where)] if yields else []
-    return kept.where | {"log_start": int(end), "overtaken": groups or [0]}  # no group has the id 0
+    groups = [group_id for (group_id,) in session.rows(_SQL.list_cursors, kept.where)] if kept.age_wins else []
+    return kept.where | {"log_start": int(end), "overtaken": groups or _NO_GROUP}
 
 
 def delete_below(session: Session, kept: Kept, log_start: int, limit: int) -> int:

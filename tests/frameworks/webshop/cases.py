@@ -19,7 +19,7 @@ from webshop.models import Order
 from webshop.tasks import bill, count, fail, late, sleep
 
 from emsworker.core.errors import SoftTimeLimitExceeded, WrongArguments
-from emsworker.django import get_app
+from emsworker.django import enqueue_many, get_app
 from emsworker.integrations.django.apps import check_tables
 from emsworker.integrations.django.framework import (
     TaskResultDoesNotExist,
@@ -59,6 +59,23 @@ class InATestCase(TestCase):
         self.assertEqual((_sent(), result.status, told), (1, TaskResultStatus.READY, [result.id]))
         with self.assertRaises(TaskResultDoesNotExist):  # nobody else sees it
             bill.get_result(result.id)
+
+    def test_many_calls_are_one_send(self) -> None:
+        told = []
+        task_enqueued.connect(
+            lambda sender, task_result, **_: told.append(task_result.id), weak=False, dispatch_uid="t"
+        )
+        results = enqueue_many(bill, [*range(500), (500,), {"order_id": 501}])
+        task_enqueued.disconnect(dispatch_uid="t")
+        self.assertEqual((_sent(), told), (502, [one.id for one in results]))
+        self.assertEqual([(one.args, one.kwargs) for one in results[-2:]], [([500], {}), ([], {"order_id": 501})])
+        with self.assertRaises(WrongArguments):
+            enqueue_many(bill, [(1,), (1, 2, 3)])
+        with self.assertRaises(WrongArguments):
+            enqueue_many(bill, "many")
+        self.assertEqual(enqueue_many(bill, []), [])
+        self.assertEqual(_sent(), 502)
+        self.assertEqual(get_app().broker.topic("default").keeps, "1d after done")
 
     def test_savepoints_delays_priorities_and_arguments(self) -> None:
         self.assertEqual(_sent(), 0)

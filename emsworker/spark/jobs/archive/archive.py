@@ -115,8 +115,8 @@ def _choose(database: Database, names: Sequence[str]) -> dict[str, list[Kept]]:
         if not every[name].archive_first:
             fix = f"retention would not wait for the archive; run `ems topics change {name} --archive-first`"
             raise WrongOption("--topic", name, fix)
-        if every[name].retention_s is None and not every[name].trim_done:
-            fix = f"it keeps everything; run `ems topics change {name} --retention 7d`, or with --trim-done"
+        if every[name].retention_s is None and every[name].keep_done_s is None:
+            fix = f"it keeps everything; run `ems topics change {name} --retention 7d`, or with --keep-done 0"
             raise WrongOption("--topic", name, fix)
     found: dict[str, list[Kept]] = {}
     for kept in database.call(retention.list_kept):

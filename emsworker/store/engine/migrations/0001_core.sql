@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS ems_topic (
   rule ENUM('rw', 'r', 'w', 'none') NOT NULL DEFAULT 'rw',
   max_message_bytes INT UNSIGNED NOT NULL,
   retention_s BIGINT UNSIGNED NULL,
-  trim_done TINYINT NOT NULL DEFAULT 0,
+  keep_done_s BIGINT UNSIGNED NULL,
   age_wins TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
   priorities TINYINT UNSIGNED NOT NULL DEFAULT 1,
@@ -42,6 +42,8 @@ CREATE TABLE IF NOT EXISTS ems_partition (
   trimmed BIGINT UNSIGNED NOT NULL DEFAULT 1,
   high_watermark BIGINT UNSIGNED NOT NULL DEFAULT 1,
   closed TINYINT NOT NULL DEFAULT 0,
+  done_below BIGINT UNSIGNED NOT NULL DEFAULT 1,
+  done_at DATETIME(6) NULL,
   PRIMARY KEY (topic_id, `partition`),
   CONSTRAINT ems_partition_sound CHECK (next_offset < 4611686018427387904)
 ) ENGINE=InnoDB;
