@@ -707,6 +707,7 @@ def test_no_pattern_holds_a_publisher_up(pattern: str) -> None:
     assert time.process_time() - before < 1.0
 
 
+@pytest.mark.skipif(TopicExchange.wildcards["*"].startswith(".*?"), reason="to this kombu * may be several words")
 @given(
     pattern=st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=6).map(".".join),
     key=st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=6).map(".".join),
