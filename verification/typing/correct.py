@@ -8,6 +8,7 @@ from typing import Any, assert_type
 from emsworker import (
     AsyncResult,
     BoundTask,
+    Cancelled,
     Ems,
     Message,
     PreparedTask,
@@ -140,7 +141,7 @@ def results_know_what_the_task_returns() -> None:
     assert_type(app.result("id").get(), Any)
     assert_type(app.results([add.delay(1), add.delay(2)]), ResultSet[int])
     assert_type(app.results([add.delay(1)]).get(), list[int])
-    assert_type(app.results([add.delay(1)]).get(raises=False), list[int | TaskFailed])
+    assert_type(app.results([add.delay(1)]).get(raises=False), list[int | TaskFailed | Cancelled])
     assert_type(app.results([add.delay(1)])[0], AsyncResult[int])
     receipts: list[Receipt] = [add.delay(1), name_of.delay(2)]
     assert_type(app.results(receipts).get(), list[Any])

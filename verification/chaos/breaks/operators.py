@@ -89,7 +89,7 @@ def cancel(arena: Arena, count: int = 10) -> None:
             countdown = 0.5 if n % 2 else None
             receipt = app.send(OPERATED, {"work_s": 0}, key=arena.chance.choice(KEYS), countdown=countdown)
             began = now()
-            if admin.cancel(OPERATED, receipt.id) in (StateAtCancel.DELAYED, StateAtCancel.WAITING):
+            if admin.cancel(OPERATED, receipt.id) is not StateAtCancel.FINISHED:
                 _note(arena, Deed.CANCEL, OPERATED, began, uids=frozenset({receipt.id}))
 
 
