@@ -62,7 +62,7 @@ def sweep_notices(session: Session, settings: Settings) -> float:
 
 def sweep_cancels(session: Session, settings: Settings) -> float:
     """Delete cancels that no client need learn of any more, a hundred at a time: every poll of a worker reads them."""
-    return 0.0 if cancel.sweep(session, _CANCELS) == _CANCELS else _CLIENT_BEATS * settings.beat_s
+    return 0.0 if cancel.sweep(session, _CANCELS) == _CANCELS else _PAUSE_BEATS * settings.beat_s
 
 
 def sweep_slots(session: Session, settings: Settings) -> float:

@@ -110,14 +110,14 @@ def test_idling_is_cheap(one_stream: Stream) -> None:
     worker = stream.worker(topics=["acts"], threads=4, settings={"beat_s": 1})
     (child,) = worker.children()
     ready = time.monotonic()
-    until(lambda: time.monotonic() - ready > 3, 10, "nothing has come for a while")
+    until(lambda: time.monotonic() - ready > 6, 10, "nothing has come for a while")
     begun, queries, cpu = time.monotonic(), _queries(stream), _cpu_s(child) + _cpu_s(worker.pid)
-    until(lambda: time.monotonic() - begun > 3, 10, "a while")
+    until(lambda: time.monotonic() - begun > 10, 20, "a while, in which services that pause for long have a turn")
     spent_s = time.monotonic() - begun
     rate = (_queries(stream) - queries) / spent_s
     load = (_cpu_s(child) + _cpu_s(worker.pid) - cpu) / spent_s
     print(f"idle worker, 3 groups, 4 threads: {rate:.1f} statements/s, {load * 100:.1f}% of a processor")
-    assert rate < 14, "a second for each look that there is: at most twelve, a sweep now and then, and ours"
+    assert rate < 12, "about nine: three looks a second, and what the beat does every few"
     assert load < 0.1
 
 
