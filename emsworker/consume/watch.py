@@ -24,6 +24,7 @@ T = TypeVar("T")
 NO_LIMITS = HandlerOptions()
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_TURNS = 100
 
 
 class Watch:
@@ -144,9 +145,9 @@ class Watch:
             if self.interruptible:
                 self._send(RunCancelled)
 
-    def _send(self, error: type[BaseException] | None) -> None:
-        """Raise an error in the thread, or take back the one that has not arrived yet; the caller holds the lock."""
-        _raise_in(ctypes.c_ulong(self.thread_id), None if error is None else ctypes.py_object(error))
+    def _send(self, error: type[BaseException]) -> None:
+        """Raise an error in the thread; the caller holds the lock."""
+        _raise_in(ctypes.c_ulong(self.thread_id), ctypes.py_object(error))
 
     def call_interruptibly(self, call: Callable[[], T]) -> T:
         """Call a handler; what is raised from outside arrives inside this call or never, so never in a commit of ours.
@@ -176,10 +177,23 @@ class Watch:
             with self.lock:
                 self.interruptible = False
                 if self.was_interrupted:
-                    self._send(None)
+                    _let_arrive()
         except INTERRUPTIONS:  # it arrived right here, and there is only one
             self.interruptible = False
             raise
+
+
+def _let_arrive() -> None:
+    """Take what was sent to this thread and has not arrived: it was too late.
+
+    Python looks for it at each turn of a loop. To take it back with NULL would leave Python 3.11 looking for ever, which
+    never ends in a process with a debugger, a profiler or coverage.
+    """
+    try:
+        for _ in range(_TURNS):
+            pass
+    except INTERRUPTIONS:
+        pass
 
 
 def _end_forked() -> NoReturn:

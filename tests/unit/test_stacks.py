@@ -1,7 +1,10 @@
 """Where a handler is that runs too long, and what is raised in it from outside."""
 
 import asyncio
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from emsworker.consume import stacks
@@ -93,6 +96,17 @@ def test_what_is_raised_from_outside_arrives_in_the_handler_or_never() -> None:
         ended.set()
         other.join()
     assert seen.keys() >= {"RunCancelled", "SoftTimeLimitExceeded"}, seen
+
+
+def test_a_process_in_which_a_limit_came_too_late_can_be_debugged() -> None:
+    """Python 3.11 would spin for ever at the first call that a profiler, a debugger or coverage is told of."""
+    late = f"from {__name__} import *\ntest_what_is_raised_from_outside_arrives_in_the_handler_or_never()\n"
+    code = f"{late}import sys\nsys.setprofile(lambda *event: None)\n(lambda: 1)()\nsys.setprofile(None)\nprint('ends')"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
 
 
 def test_a_handler_that_wants_a_flag_or_gets_a_batch_is_not_interrupted() -> None:
