@@ -23,6 +23,8 @@ from emsworker.core.process.runnable import Runnable, Trouble
 
 log = getLogger(__name__)
 
+_LOOK_S = 0.1
+
 
 class HeldClaim(ABC):
     """A claim that a worker or a consumer holds.
@@ -149,16 +151,21 @@ class Flusher(Runnable, Generic[C]):
 
     def write_now(self, claim: C, begin: Callable[[], ClaimWrite | None]) -> bool:
         """Send the write that ``begin`` begins under the lock; return false if that is not possible now."""
-        with self._mutex, claim.sending:
-            with claim.lock:
-                write = begin()
-            return write is not None and self._send(claim, write)
+        with self._mutex:
+            try:
+                if not _begin_sending(claim, waits=True):
+                    return False
+                with claim.lock:
+                    write = begin()
+                return write is not None and self._send(claim, write)
+            finally:
+                claim.end_sending()
 
     def _write(self, claim: C, *, at_once: bool) -> bool:
         """Send what is due of a claim; return false if something is left because the server cannot be reached."""
         try:
-            if not claim.sending.acquire(blocking=at_once):
-                return True  # another thread is writing it down
+            if not _begin_sending(claim, waits=at_once):
+                return True  # another thread is writing it down, or has written its end
             while True:
                 with claim.lock:
                     write = claim.plan(self._interval_s, at_once=at_once)
@@ -187,6 +194,17 @@ class Flusher(Runnable, Generic[C]):
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _begin_sending(claim: HeldClaim, *, waits: bool) -> bool:
+    """Acquire ``sending``; false if another thread has it, or has closed the claim.
+
+    A thread that was interrupted when it had written the end of a claim may keep it for ever.
+    """
+    while not claim.sending.acquire(waits, _LOOK_S if waits else -1):
+        if not waits or claim.closed:
+            return False
+    return True
 
 
 def send(channel: Channel, write: ClaimWrite, *, holds: bool = False) -> None:

@@ -186,8 +186,8 @@ class Watch:
 def _let_arrive() -> None:
     """Take what was sent to this thread and has not arrived: it was too late.
 
-    Python looks for it at each turn of a loop. To take it back with NULL would leave Python 3.11 looking for ever, which
-    never ends in a process with a debugger, a profiler or coverage.
+    Python looks for it at each turn of a loop. To take it back with NULL would leave Python 3.11 looking for ever: in a
+    process with a debugger, a profiler or coverage the next call never ends.
     """
     try:
         for _ in range(_TURNS):

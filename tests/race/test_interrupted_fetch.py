@@ -1,6 +1,7 @@
 """An exception from outside, as timeout libraries raise them, at every call in a fetch of messages."""
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,3 +58,23 @@ def test_an_interrupted_fetch_keeps_no_message(stream: Stream, way: str) -> None
         consumer.flush()
     assert number > 50
     assert stream.rows("SELECT COUNT(*) FROM ems_attempt") == [(0,)]
+
+
+def test_what_an_interrupted_thread_keeps_of_an_ended_claim_stops_no_other(stream: Stream) -> None:
+    """An exception in the very end of a fetch leaves the write of a claim locked that the flusher just wants."""
+    app = stream.app()
+    with app.consumer("t", "g", timeout=600) as consumer:
+        app.send_many("t", [1, 2])
+        messages = consumer.fetch(2, wait=15)
+        (pulled,) = consumer._in_hand.claims()
+        pulled.sending.acquire()
+        ended = [threading.Thread(target=consumer._flusher.write_all) for _ in range(2)]
+        consumer.ack(*messages)
+        for thread in ended:
+            thread.start()
+        pulled.progress.closed = True  # its end was written by this thread
+        for thread in ended:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in ended)
+        pulled.progress.closed = False
+        pulled.end_sending()
