@@ -605,7 +605,7 @@ def _give(run: Callable[[Sql, Mapping[str, Any]], Sequence[Sequence[Any]]], sign
 
 def _cancel_runs(stream: str, flow_id: int, session: Session) -> None:
     """Cancel the run of a flow, and its calls that have not ended, and were not forwarded to another server."""
-    ((topic_id, owner),) = session.rows(_SQL.get_run, {"flow_id": flow_id})
+    ((topic_id, owner),) = session.rows(_SQL.get_runner, {"flow_id": flow_id})
     with contextlib.suppress(AccessDenied):  # without the right to cancel messages the run ends at its next step
         cancel(session, topic_id, owner)
     for step, total, topics in session.rows(_SQL.list_pending_calls, {"flow_id": flow_id}):

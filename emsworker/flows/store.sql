@@ -192,7 +192,7 @@ SELECT id, state FROM %(database)s.ems_flow WHERE `key` = %(key)s
 UPDATE ems_flow SET state = 'cancelled', run = run + 1, waits = NULL, begins_at = NULL, changed_at = NOW(6), ended_at = NOW(6)
 WHERE id = %(flow_id)s AND state IN ('ready', 'running', 'waiting')
 
--- name: get_run
+-- name: get_runner
 -- The message that runs a flow, or is to run it.
 SELECT topic_id, owner FROM ems_flow WHERE id = %(flow_id)s
 

@@ -1,5 +1,7 @@
 """Composition of SQL."""
 
+from pathlib import Path
+
 import pytest
 
 from emsworker.core.errors import InvalidName
@@ -50,6 +52,15 @@ def test_a_statement_is_found_by_its_name() -> None:
     assert "no_such" not in statements
     with pytest.raises(AttributeError):
         _ = statements.no_such
+
+
+def test_a_name_that_stands_twice_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "twice").mkdir()
+    (tmp_path / "twice" / "__init__.py").touch()
+    (tmp_path / "twice" / "some.sql").write_text("-- name: get_run\nSELECT 1\n\n-- name: get_run\nSELECT 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"some\.sql: two statements have one name"):
+        Statements("twice.some")
 
 
 def test_a_list_that_is_not_given_is_missed_at_once() -> None:

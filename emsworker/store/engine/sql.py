@@ -42,7 +42,7 @@ class Statements:
         lists: the lists of columns that stand in it as ``{name}``; constants of the code.
 
     Raises:
-        ValueError: a list stands in it that is not given.
+        ValueError: a list stands in it that is not given, or two statements have one name.
     """
 
     def __init__(self, module: str, **lists: str) -> None:
@@ -54,6 +54,8 @@ class Statements:
             raise ValueError(f"{name}.sql: no list is given for {', '.join(sorted(set(missing)))}")
         parts = _NAME.split(text)
         # As attributes of the object, which are found many times faster than by __getattr__.
+        if len(parts[1::2]) > len({*parts[1::2]}):  # the last one would stand for both
+            raise ValueError(f"{name}.sql: two statements have one name")
         vars(self).update({name: Sql(_strip(body)) for name, body in zip(parts[1::2], parts[2::2], strict=True)})
 
     def __getattr__(self, name: str) -> Sql:
