@@ -24,7 +24,7 @@ T = TypeVar("T")
 NO_LIMITS = HandlerOptions()
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-_TURNS = 100
+_ROUNDS = 100
 
 
 class Watch:
@@ -190,7 +190,7 @@ def _let_arrive() -> None:
     process with a debugger, a profiler or coverage the next call never ends.
     """
     try:
-        for _ in range(_TURNS):
+        for _ in range(_ROUNDS):
             pass
     except INTERRUPTIONS:
         pass
