@@ -75,8 +75,12 @@ class GroupCommit(Generic[W, R]):
     def _drain(self) -> None:
         goes_on = True
         while goes_on:
-            with self._turn:
-                self._commit_waiting(None)
+            try:
+                with self._turn:
+                    self._commit_waiting(None)
+            except BaseException:
+                self._drains = False  # what waits is taken by the thread of the next write
+                raise
             with self._lock:
                 self._drains = goes_on = bool(self._waiting)
 

@@ -90,6 +90,10 @@ class SharedCommits:
         self.begins = GroupCommit[Beginning, BegunRun](self._begin)
         self.checkpoints = GroupCommit[Checkpoint, bool](self._record)
 
+    def begin_alone(self, beginning: Beginning) -> BegunRun:
+        """Begin a run that goes on with another: tried twice, for another's sake, it would find itself overtaken."""
+        return self._begin([beginning])[0]
+
     def _begin(self, beginnings: Sequence[Beginning]) -> list[BegunRun]:
         return self._database.call(partial(_begin, beginnings))
 

@@ -267,11 +267,14 @@ class MysqlFlowStore:
             Reject: the flow has failed, and its message is run again.
         """
         beginning = Beginning(number, owner, after)
-        return self._loaded(beginning, self._shared.begins.settle(beginning))
+        begin = self._shared.begins.settle if after is None else self._shared.begin_alone
+        return self._loaded(beginning, begin(beginning))
 
     async def abegin(self, number: int, owner: bytes, after: int | None, pool: ThreadPool) -> Loaded | None:
         """Begin a run for a coroutine; see :meth:`begin`."""
-        beginning = Beginning(number, owner, after)
+        if after is not None:
+            return await pool.run(lambda: self.begin(number, owner, after))
+        beginning = Beginning(number, owner)
         begun = await asyncio.wrap_future(self._shared.begins.submit(beginning, pool.start))
         return begun.loaded or await pool.run(lambda: self._loaded(beginning, begun))
 
