@@ -8,9 +8,7 @@ import pytest
 from tests.celery.project import Project
 from tests.support.waiting import until
 
-MOST = (
-    11.0  # statements a second, maintenance of the stream included: about 10, and what falls on both ends of the count
-)
+MOST = 11.0  # statements a second: about 10, maintenance included, and what falls on both ends of the count
 # A part of the maintenance runs each ten seconds, and events are deleted after five minutes.
 _QUIET_S, _WATCH_S = (360.0, 60.0) if os.environ.get("EMS_TEST_LONG") else (12.0, 20.0)
 
