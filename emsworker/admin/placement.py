@@ -35,7 +35,7 @@ from emsworker.store.cluster import alarms, clients, schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now, stream_id
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import limits
+from emsworker.store.groups import limits, task_pauses
 from emsworker.store.stream import forwards
 from emsworker.store.stream.guards import last_move
 from emsworker.store.topics import (
@@ -381,6 +381,8 @@ class TopicMove:
         limit = before.limits.get(self._topic, group.name)
         if limit:
             self._to.call(lambda session: limits.set_limit(session, created.id, limit))
+        for _, task in origin.call(lambda session: task_pauses.list_pauses(session, [group.id])):
+            self._to.call(partial(task_pauses.pause, group=created, task=task))
         policy = before.backlogs.policies().get(group.id)
         if policy is not None:
             after.backlogs.set_policy(self._topic, group.name, policy)

@@ -19,6 +19,7 @@ from emsworker.admin.refused import Refused
 from emsworker.admin.replay import Replay
 from emsworker.admin.schedules import Schedules
 from emsworker.admin.selection import Selection
+from emsworker.admin.tasks import Tasks
 from emsworker.app import Ems
 from emsworker.core.errors import AlreadyExists, Problem, UnknownGroup, UnknownTopic
 from emsworker.core.ids import check_name
@@ -45,6 +46,7 @@ class Admin:
     Attributes:
         dead: the dead letters.
         schedules: the schedules of periodic tasks.
+        tasks: tasks of groups: figures, and pauses of single ones.
         limits: rate and concurrency limits of groups.
         lists: pages of delayed, waiting and running messages.
         messages: read-only access to messages.
@@ -58,6 +60,7 @@ class Admin:
         self._database = stream.stream.database if isinstance(stream, Ems) else stream
         self.dead = DeadLetters(self._database, self.groups)
         self.schedules = Schedules(self._database, self.topic)
+        self.tasks = Tasks(self._database, self.groups, self.group)
         self.limits = GroupLimits(self._database, self.group)
         self.lists = Lists(self._database, self.topics, self.topic, self.groups)
         self.backlogs = Backlogs(self._database, self.group)

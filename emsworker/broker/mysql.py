@@ -25,6 +25,7 @@ from emsworker.core.process.threads import ThreadPool
 from emsworker.core.schedule import Declared
 from emsworker.core.selection.filters import Filter
 from emsworker.core.servers import MAIN
+from emsworker.core.task_figures import TaskFigures
 from emsworker.publish.allocators import open_allocator
 from emsworker.publish.cancel import cancel_sent
 from emsworker.publish.catalog import Catalog
@@ -38,7 +39,7 @@ from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
 from emsworker.store.engine.session import Session, never
-from emsworker.store.groups import handlers, limits
+from emsworker.store.groups import handlers, limits, task_figures
 from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
@@ -308,6 +309,14 @@ class MysqlBroker:
     def declare_handlers(self, group: Group, rows: Sequence[HandlerRow]) -> None:
         """Store how the handlers of a group are charged, for recovery."""
         self.database.call(lambda session: handlers.declare(session, group.id, rows))
+
+    def add_task_figures(self, figures: Mapping[tuple[int, str], TaskFigures]) -> None:
+        """Add figures to those that are kept, by a group's id and the name of a task."""
+        self.database.call(lambda session: task_figures.add(session, figures))
+
+    def delete_old_figures(self, limit: int) -> int:
+        """Delete figures of tasks of more than a day ago, at most ``limit`` rows of each kind; return how many."""
+        return self.database.call(lambda session: task_figures.delete_old(session, limit))
 
     def declare_schedules(self, declared: Sequence[Declared]) -> None:
         """Store the schedules of an app."""

@@ -75,7 +75,9 @@ class Claimer:
     ) -> Claimant:
         """Return a claimant of at most ``size`` messages where a hint points; see :class:`Claimant`."""
         most_bytes, decoder = self._batch_bytes, self._decoder
-        return Claimant(topic, group, client_id, size, most_bytes, decoder, hint.limited, most_isolation, broadcasts)
+        return Claimant(
+            topic, group, client_id, size, most_bytes, decoder, hint.limited, hint.held, most_isolation, broadcasts
+        )
 
     def take(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | None:
         """Follow a hint.

@@ -30,12 +30,22 @@ from emsworker.core.errors import (
     RunCancelled,
     SoftTimeLimitExceeded,
 )
-from emsworker.core.model import EXPIRES_HEADER, FOLLOW_HEADER, GROUP_HEADER, Claim, Message, Order, Outcome
+from emsworker.core.model import (
+    EXPIRES_HEADER,
+    FOLLOW_HEADER,
+    GROUP_HEADER,
+    TASK_HEADER,
+    Claim,
+    Failure,
+    Message,
+    Order,
+    Outcome,
+)
 from emsworker.core.process.clock import ticks
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import PASSED_OVER, Handler, PassedOver
+from emsworker.tasks.task import HELD, PASSED_OVER, Handler, PassedOver
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +71,7 @@ class Executor:
         self._results = context.result_writer
         self._group = context.route.group
         self.may_go_on = context.may_go_on
+        self._resolve = context.route.resolve
         self._lanes = Lanes(context, self._handler, self._run_in_lane)
         # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
         is_transactional = any(handler.options.transactional for handler in context.route.handlers)
@@ -113,9 +124,25 @@ class Executor:
 
     def _handler(self, message: Message) -> Resolved | PassedOver:
         try:
-            return self._context.route.resolve(message)
+            return self._resolve(message)
         except Exception as error:
             return error
+
+    @contextlib.contextmanager
+    def holding(self, tasks: frozenset[str]) -> Iterator[None]:
+        """Put messages of some tasks back in the block, with no attempt charged: they are paused."""
+        if tasks:
+            self._resolve = partial(self._resolve_unless_held, tasks)
+        try:
+            yield
+        finally:
+            self._resolve = self._context.route.resolve
+
+    def _resolve_unless_held(self, tasks: frozenset[str], message: Message) -> Handler | PassedOver:
+        headers = message.headers
+        if headers.get(TASK_HEADER) in tasks and headers.get(GROUP_HEADER, self._group) == self._group:
+            return HELD
+        return self._context.route.resolve(message)
 
     # -- a message, or a batch, in a thread ----------------------------------------------------------------------------
 
@@ -131,15 +158,16 @@ class Executor:
         Raises:
             BatchBroken: the messages are to be run one by one.
         """
-        if handler is PASSED_OVER:  # another group runs it: no hooks, no attempt, no log line
-            return [Ended(message) for message in messages]
-        if isinstance(handler, Handler) and handler.is_async:
-            return self._run_coroutines(claim_run, messages, handler)
+        if isinstance(handler, Handler):
+            if handler.is_async:
+                return self._run_coroutines(claim_run, messages, handler)
+        elif isinstance(handler, PassedOver):  # no hooks, no attempt, no log line
+            return [_passed(message, handler) for message in messages]
         return self._run_in_thread(claim_run, claim_run.watch, messages, handler, began)
 
     def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved | PassedOver, lane: Lane) -> Ended:
-        if handler is PASSED_OVER:
-            return Ended(message)
+        if isinstance(handler, PassedOver):
+            return _passed(message, handler)
         return self._run_in_thread(claim_run, lane, [message], handler, lane.running_since)[0]
 
     # From here on nothing gets a name that holds an error: its frames refer to these ones, and would live on in the
@@ -388,6 +416,14 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
+
+
+def _passed(message: Message, marker: PassedOver) -> Ended:
+    """Return the end of a message that does not run here: it is done, or it waits until its task is resumed."""
+    if marker is PASSED_OVER:
+        return Ended(message)
+    failure = Failure.held_back(message.offset, message.attempt, message.headers[TASK_HEADER])
+    return Ended(message, failure=failure, delivered=False)
 
 
 def _is_cancelled(message: Message, options: HandlerOptions) -> bool:

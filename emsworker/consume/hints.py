@@ -26,8 +26,8 @@ class Hint:
     """A place where work may be: a waiting claim, due retries, or messages in a partition.
 
     A group that runs in order has only partitions, and they are ``exclusive``: one client at a time works there.
-    Hints of a group with limits are ``limited``: following one needs permits. Messages that are ``announced`` are just
-    being committed.
+    Hints of a group with limits, or with paused tasks (``held``), are ``limited``: following one needs permits.
+    Messages that are ``announced`` are just being committed.
     """
 
     group_id: int
@@ -35,6 +35,7 @@ class Hint:
     partition: int = 0
     exclusive: bool = False
     limited: bool = False
+    held: bool = False
     announced: bool = field(default=False, compare=False)
 
     @property

@@ -60,11 +60,11 @@ class Limiter:
         """True if the next message of the present claim may still be started."""
         return ticks() < self._fresh_until
 
-    def ask(self, group_id: int, client_id: str, wanted: int, *, at_once: bool) -> Permit:
-        """Ask for permits, and for a slot."""
+    def ask(self, group_id: int, client_id: str, wanted: int, *, at_once: bool, held: bool = False) -> Permit:
+        """Ask for permits, and for a slot; with ``held`` also for the paused tasks."""
         self.leave(unless=group_id)
         refund = self._refunds.take(group_id)
-        permit = limits.acquire(self._session, group_id, client_id, wanted, at_once=at_once, refund=refund)
+        permit = limits.acquire(self._session, group_id, client_id, wanted, at_once=at_once, refund=refund, held=held)
         self._slot = (group_id, client_id) if permit.granted else None
         self._rated = permit.rated
         if not permit.granted:

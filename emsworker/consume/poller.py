@@ -416,7 +416,9 @@ class Poller(Runnable):
 
     def _hints_of(self, group_id: int, work: AvailableWork) -> list[Hint]:
         hints = hints_of(group_id, work, exclusive=group_id in self._in_order)
-        return [replace(hint, limited=True) for hint in hints] if work.limited else hints
+        if not work.limited and not work.held:
+            return hints
+        return [replace(hint, limited=True, held=work.held) for hint in hints]
 
     def _close(self, group_id: int, partition: int) -> bool:
         topic_id = self._topic_of.get(group_id)

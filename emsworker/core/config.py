@@ -213,6 +213,11 @@ class Settings:
         10.0, seconds(), help="the interval at which the beat samples the numbers of all groups, for charts; 0: never"
     )
     sample_keep_s: float = option(259200.0, seconds(60), help="the time for which samples are kept")
+    task_figures_s: float = option(
+        0.0,
+        seconds(),
+        help="the interval at which workers write figures by task, for `ems tasks` and the dashboard; 0: never",
+    )
     audit_keep_s: float = option(
         31536000.0, seconds(), help="the time for which the beat keeps rows of the audit; 0: for ever"
     )

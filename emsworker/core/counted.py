@@ -30,6 +30,13 @@ class AtLeast(int):
         return f"{int(self):,}+"
 
 
+class Estimate(int):
+    """Count that was estimated from a sample: a number for sorting and JSON, ``~10,000`` as text."""
+
+    def __str__(self) -> str:
+        return f"~{int(self):,}"
+
+
 def summed(numbers: Iterable[int]) -> int:
     """Return the sum of counts, which is :class:`AtLeast` if one of them is."""
     found = list(numbers)

@@ -79,8 +79,10 @@ class Permit:
         granted: how many messages may be started.
         rated: True if they are to be started soon, because they count for this moment.
         wait_s: seconds after which to ask again if none was granted.
+        paused: the tasks of the group that are paused, if they were asked for.
     """
 
     granted: int
     rated: bool
     wait_s: float
+    paused: frozenset[str] = frozenset()

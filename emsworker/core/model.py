@@ -602,6 +602,7 @@ class Failure:
         suspect: its process or its connection was lost with it, so it runs alone from now on.
         error_type: the class of the error, as :func:`class_name` gives it.
         told: hooks are called where the failure is made; otherwise a dead letter gets a notice for them.
+        held: the name of its paused task, if it is put aside because of that: then it has not run.
     """
 
     offset: int
@@ -614,6 +615,12 @@ class Failure:
     suspect: bool = False
     error_type: str = ""
     told: bool = True
+    held: str = ""
+
+    @classmethod
+    def held_back(cls, offset: int, attempt: int, task: str) -> Failure:
+        """Return the end of a message of a paused task: it has not run, and no attempt is charged."""
+        return cls(offset, attempt - 1, Outcome.IGNORED, held_text(task), 0.0, None, None, held=task)
 
     @classmethod
     def gone(cls, offset: int, attempt: int) -> Failure:
@@ -637,6 +644,11 @@ class Failure:
         retry_in_s = decision.delay_s if isinstance(decision, RetryIn) else None
         dead = decision.reason if isinstance(decision, Dead) else None
         return cls(offset, attempt, outcome, error, retry_in_s, dead, ran_s, suspect, error_type, told)
+
+
+def held_text(task: str) -> str:
+    """Return what is kept with a message that is put aside because its task is paused."""
+    return f"task {task} is paused"
 
 
 class Notice(NamedTuple):

@@ -24,6 +24,7 @@ class Claimant:
 
     Attributes:
         permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
+        knows_held: True if it has read which tasks of the group are paused; otherwise it claims only if none is.
         most_isolation: what needs a higher one is left to others.
         broadcasts: ids of the broadcast topics whose ends are read with a claim.
     """
@@ -35,6 +36,7 @@ class Claimant:
     batch_bytes: int
     decoder: Decoder
     permitted: bool = False
+    knows_held: bool = False
     most_isolation: Isolation = Isolation.LAST
     broadcasts: Collection[int] = ()
     claim_id: int = field(default_factory=new_claim_id)
@@ -58,6 +60,7 @@ class AvailableWork:
 
     Attributes:
         limited: True if the group needs permits.
+        held: True if some of its tasks are paused.
         highest_waiting: the highest partition with waiting claims.
     """
 
@@ -66,6 +69,7 @@ class AvailableWork:
     partitions: tuple[int, ...] = ()
     holes: tuple[int, ...] = ()
     limited: bool = False
+    held: bool = False
     highest_waiting: int = 0
 
     def __bool__(self) -> bool:
@@ -78,8 +82,8 @@ class PollAnswer:
 
     Attributes:
         work: group id -> its available work; only groups that have some.
-        open: groups whose new messages any client may claim without another query: they are not paused, not ordered
-            and have no limits.
+        open: groups whose new messages any client may claim without another query: they are not paused, not ordered,
+            and have neither limits nor paused tasks.
         due_s: seconds until something else is due, which may be work then; ``None`` if nothing is known.
         cancelled: messages that were cancelled while a client had them.
     """

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from emsworker.admin.standing import GroupStanding as GroupStanding
     from emsworker.admin.standing import Standings as Standings
     from emsworker.admin.standing import TopicStanding as TopicStanding
+    from emsworker.admin.tasks import TaskView as TaskView
     from emsworker.core.scaling import Demand as Demand
     from emsworker.observe.bounded import BoundedNames as BoundedNames
     from emsworker.observe.http import METRICS as METRICS
@@ -79,6 +80,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.admin.readers": "HoldView",
             "emsworker.admin.servers": "ServerView Servers look",
             "emsworker.admin.standing": "GroupStanding Standings TopicStanding",
+            "emsworker.admin.tasks": "TaskView",
             "emsworker.core.scaling": "Demand",
             "emsworker.observe.bounded": "BoundedNames",
             "emsworker.observe.http": "Answer HttpRequest METRICS OUT_OF_RESOURCES Route",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from emsworker.core.codec import is_accepted as is_accepted
     from emsworker.core.codec import unpack as unpack
     from emsworker.core.counted import AtLeast as AtLeast
+    from emsworker.core.counted import Estimate as Estimate
     from emsworker.core.counted import counted as counted
     from emsworker.core.counted import plural as plural
     from emsworker.core.durations import LONGEST_S as LONGEST_S
@@ -95,7 +96,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.core.budget": "Budget count_marks",
             "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
             "decode_headers encode_headers encode_json is_accepted unpack",
-            "emsworker.core.counted": "AtLeast counted plural",
+            "emsworker.core.counted": "AtLeast Estimate counted plural",
             "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
             "emsworker.core.flush": "ResultRow storable",
             "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid "

@@ -816,12 +816,17 @@ class Signature(PartialSignature[R]):
 
 
 class PassedOver(Enum):
-    """The marker of a call that a group neither runs nor refuses: its task belongs to another group of the topic."""
+    """The marker of a call that a group neither runs nor refuses.
+
+    ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused.
+    """
 
     PASSED_OVER = auto()
+    HELD = auto()
 
 
 PASSED_OVER = PassedOver.PASSED_OVER
+HELD = PassedOver.HELD
 
 
 @dataclass

@@ -300,6 +300,14 @@ def _pause(change: Change) -> None:
         change.admin.change_group(topic, group, paused=paused)
 
 
+def _task(change: Change) -> None:
+    """Pause or resume a task of a group."""
+    topic, group, task = (_needed(change.visit, name) for name in ("topic", "group", "task"))
+    what = _choice(change.visit, "what", "pause", "resume")
+    with change.recorded(f"{what} task", f"{topic}/{group}/{task}"):
+        (change.admin.tasks.pause if what == "pause" else change.admin.tasks.resume)(topic, group, task)
+
+
 def _limit(change: Change) -> None:
     """Change the rate and the concurrency of a group."""
     visit = change.visit
@@ -347,6 +355,7 @@ PAGES = tuple(
         ("/do/silence", _silence),
         ("/do/unsilence", _unsilence),
         ("/do/pause", _pause),
+        ("/do/task", _task),
         ("/do/limit", _limit),
         ("/do/groups/{topic}/{group}", _move),
     )

@@ -37,6 +37,7 @@ from emsworker.extending.administration import (
     Listing,
     Monitoring,
     Standings,
+    TaskView,
     TopicSize,
     TopicStanding,
     Watched,
@@ -252,6 +253,11 @@ class Shared:
         """Return a page of the schedules of periodic tasks."""
         read = partial(self.admin.schedules.page, prefix=prefix, tag=tag, after=after, limit=limit)
         return self.snapshot.get(("schedules", prefix, tag, after, limit), _FRESH_S, read)
+
+    def tasks(self, topic: str | None, within_s: float, details: bool) -> list[TaskView]:
+        """Return the tasks of groups, with what waits and their last errors if ``details``."""
+        read = partial(self.admin.tasks.list, topic, within_s=within_s, details=details)
+        return self.snapshot.get(("tasks", topic, within_s, details), _SERIES_S, read)
 
     def series(self, topic: str | None, group: str | None, hours: int) -> list[SamplePoint]:
         """Return the samples of the last hours, thinned for a chart."""

@@ -36,6 +36,7 @@ from emsworker.web.lists import PAGES as LISTS
 from emsworker.web.overview import PAGES as OVERVIEW
 from emsworker.web.page import NOBODY, Redact, Shared, View, Visit, pages_of_extensions
 from emsworker.web.several import ServerDashboards, check_all, front_of, operator_urls
+from emsworker.web.tasks import PAGES as TASKS
 from emsworker.web.trace import PAGES as TRACE
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ _PAGES: tuple[View, ...] = (
     *TRACE,
     *DEAD,
     *LISTS,
+    *TASKS,
     *CLUSTER,
     *AUDIT,
     *ACTIONS,
@@ -69,6 +71,7 @@ _MISSING = (
     errors.UnknownTopic,
     errors.UnknownGroup,
     errors.UnknownMessage,
+    errors.UnknownTask,
     errors.UnknownSchedule,
     errors.UnknownAlarm,
 )

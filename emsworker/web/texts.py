@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from emsworker.extending.values import NO_TIME, AtLeast, utc
+from emsworker.extending.values import NO_TIME, AtLeast, Estimate, utc
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 PREVIEW_BYTES = 64 << 10
@@ -26,8 +26,8 @@ def compact(number: float | None) -> str:
 
 
 def whole(number: int | None) -> str:
-    """Return a number with its thousands apart, and a + if it was counted up to there."""
-    return "-" if number is None else str(number) if isinstance(number, AtLeast) else f"{number:,}"
+    """Return a number with its thousands apart; a + if it was counted up to there, a ~ if it is an estimate."""
+    return "-" if number is None else str(number) if isinstance(number, (AtLeast, Estimate)) else f"{number:,}"
 
 
 def rate(per_s: float | None) -> str:

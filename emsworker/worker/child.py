@@ -58,6 +58,7 @@ from emsworker.worker.dead_notices import DeadNotices
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
+from emsworker.worker.task_figures import FigureCounter, FigureWriter
 
 log = logging.getLogger("emsworker.worker.child")  # it runs as __main__
 
@@ -143,12 +144,13 @@ class Child:
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
         schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]
         declare_schedules(app.stream, app.settings, schedules)
+        figures = self._count_figures(app, assignments)
         context = self._context = self._make_context(app, assignments)
         channel, ack_interval_s = app.stream.channel(patient=False), app.settings.ack_interval_s
         flusher = self._flusher = Flusher(channel, ack_interval_s, context.claims, self._on_side_death)
         threads = self._spec.threads or app.settings.threads
         self._consumers = self._make_consumers(context, threads)
-        self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments)]
+        self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments), *figures]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
@@ -210,6 +212,16 @@ class Child:
         places = {group_id: (one.topic.name, one.group.name) for group_id, one in assignments.items()}
         channel, pause_s = app.stream.channel(), _NOTICE_BEATS * app.settings.beat_s
         return [DeadNotices(channel, places, on_dead, app.stream.decoder, pause_s, self._on_side_death)]
+
+    def _count_figures(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
+        """Return the thread that writes figures by task, if they are wanted; from now on the app counts them."""
+        interval_s = app.settings.task_figures_s
+        if not interval_s or not assignments:
+            return []
+        routes = {(one.topic.name, one.group.name): (one.group.id, one.route) for one in assignments.values()}
+        counter = FigureCounter(routes)
+        app.add_middleware(counter)
+        return [FigureWriter(app.stream, counter, interval_s, self._on_side_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib

@@ -208,12 +208,13 @@ class Consumer(Runnable):
         group, client_id = self._groups[hint.group_id], self._client_id or ""
         wanted = min(group.size(CLAIM_S / group.sizer.target_s), allowance.size)
         at_once = group.assignment.route.at_once or group.assignment.group.order is Order.KEY
-        permit = self._limiter.ask(hint.group_id, client_id, wanted, at_once=at_once)
+        permit = self._limiter.ask(hint.group_id, client_id, wanted, at_once=at_once, held=hint.held)
         if not permit.granted:
             self._write_before()
             return
         try:
-            self._follow(hint, permit.granted, allowance)
+            with group.executor.holding(permit.paused):
+                self._follow(hint, permit.granted, allowance)
         finally:
             self._limiter.end(hint.group_id, permit, allowance.started)
 

@@ -102,7 +102,10 @@ ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
-ems_handler            -          -         SIUD    S     -       -       S
+ems_handler            -          -         SIUD    S     S       S       S
+ems_task_pause         -          -         S       -     S       S       SID
+ems_task_figure        -          -         SIUD    -     s       S       S
+ems_task_bucket        -          -         SIUD    -     S       S       S
 ems_cursor             -          S         SU      SU    S       S       Su
 ems_claim              -          s         SIUD    SIUD  S       S       SIUD
 ems_retry              -          s         SIUD    SIUD  s       S       SIUD
@@ -177,7 +180,7 @@ CORE = combine(
             },
             "UPDATE ems_publish": {"beat operator": "refused_at, error"},
             "SELECT ems_group": {"producer": "id, topic_id, name"},
-            "UPDATE ems_group": {"operator": "timeout_ms, ladder, max_attempts, filter, paused"},
+            "UPDATE ems_group": {"operator": "timeout_ms, ladder, max_attempts, filter, paused, held_tasks"},
             "UPDATE ems_cursor": {"operator": "next_offset, skipped"},
             "SELECT ems_claim": {"producer": "group_id, partition, lo, hi, acked_to, state, source"},
             "SELECT ems_retry": {
@@ -193,6 +196,9 @@ CORE = combine(
                 "error_type",
             },
             "INSERT ems_result": {"operator": "topic_id, uid, group_id, state, ended_at, expires_at"},
+            "SELECT ems_task_figure": {
+                "viewer": "slot_at, group_id, task, runs, failed, retried, dead, cpu_us, cpu_runs, error_at",
+            },
             "SELECT ems_schedule": {
                 "viewer": "name, spec, timezone, catch_up, topic, key, next_at, last_at, declared_at, origin, paused, "
                 "task, tag",

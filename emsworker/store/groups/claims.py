@@ -41,6 +41,7 @@ def args_of(claimant: Claimant) -> dict[str, Any]:
         "timeout_s": claimant.group.timeout_s,
         "few": FEW,
         "permitted": int(claimant.permitted),
+        "knows_held": int(claimant.knows_held),
         "most_isolation": int(claimant.most_isolation),
     }
 
@@ -51,10 +52,12 @@ def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
     due_s: float | None = None
     opened: set[int] = set()
     cancelled: set[Place] = set()
+    held: set[int] = set()
     if not group_ids:
         return PollAnswer({})
     for kind, group_id, partition, mark, head in session.rows(_SQL.find_work, {"group_ids": list(group_ids)}):
         if kind == 4:
+            held.update([int(group_id)] * bool(mark))
             if head is not None and head > 0:
                 due_s = min(int(head) / 1e6, math.inf if due_s is None else due_s)
         elif kind == 2:
@@ -73,9 +76,9 @@ def find_work(session: Session, group_ids: Sequence[int]) -> PollAnswer:
                 found.setdefault(int(group_id), {})["retries"] = True
     limited = {group_id for group_id, work in found.items() if "limited" in work}
     return PollAnswer(
-        {group_id: AvailableWork(**work) for group_id, work in found.items()},
+        {group_id: AvailableWork(**work, held=group_id in held) for group_id, work in found.items()},
         due_s,
-        frozenset(opened - limited),
+        frozenset(opened - limited - held),
         frozenset(cancelled),
     )
 

@@ -1,12 +1,14 @@
 -- name: begin_taking
 -- Resets the variables. Only a client with a valid lease claims anything, so that no claim is an orphan from the start.
 -- Nothing is claimed of a group that is paused by now, or that has limits if there is no permit: a search for work may
--- be old, and a wake-up sends clients without a search. The rest of the packet depends on variables, never on
+-- be old, and a wake-up sends clients without a search. Nor is anything claimed of a group with paused tasks by a client that
+-- has not read which they are. The rest of the packet depends on variables, never on
 -- ROW_COUNT(): after its client has died, MySQL returns -1 for that and goes on to the COMMIT, which would leave a
 -- claim without a moved cursor.
 SET @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_isolation = 0, @ems_old = NULL, @ems_later = 0,
   @ems_may = IF(EXISTS (SELECT 1 FROM ems_client WHERE client_id = %(client_id)s AND expires_at > NOW(6))
-  AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.id = %(group_id)s AND g.paused = 0 AND t.rule IN ('rw', 'r'))
+  AND EXISTS (SELECT 1 FROM ems_group g JOIN ems_topic t ON t.id = g.topic_id WHERE g.id = %(group_id)s AND g.paused = 0 AND t.rule IN ('rw', 'r')
+    AND (g.held_tasks = 0 OR %(knows_held)s = 1))
   AND (%(permitted)s = 1 OR NOT EXISTS (SELECT 1 FROM ems_limit WHERE group_id = %(group_id)s AND (per_s IS NOT NULL OR max_running IS NOT NULL))),
   1, 0)
 
@@ -168,7 +170,7 @@ UNION ALL
 -- due retry, a waiting claim or messages (or a hole).
 -- 3: the group has limits.
 -- 5: a message that was cancelled while a client of the group has it.
--- 4: microseconds until the first of its retries, the first outbox message of its topic, or the first schedule is due.
+-- 4: microseconds until the first of its retries, with whether some of its tasks are paused; until the first outbox message of its topic, or the first schedule is due.
 -- Each is one index probe, whatever the backlog; a paused group or topic has no work. The indexes are forced, because
 -- with old statistics a server reads the whole table. A correlated column is compared by = only, because no server
 -- reads a range by it: the message at the cursor, or else the last one, is enough. An ORDER BY names the whole index,
@@ -207,7 +209,7 @@ UNION ALL
 (SELECT 3, l.group_id, 0, 0, 0 FROM ems_limit l FORCE INDEX (PRIMARY)
   WHERE l.group_id IN %(group_ids)s AND (l.per_s IS NOT NULL OR l.max_running IS NOT NULL))
 UNION ALL
-(SELECT 4, g.id, 0, 0, TIMESTAMPDIFF(MICROSECOND, NOW(6),
+(SELECT 4, g.id, 0, g.held_tasks, TIMESTAMPDIFF(MICROSECOND, NOW(6),
   (SELECT r.due_at FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = g.id AND r.claim_id IS NULL LIMIT 1))
   FROM ems_group g WHERE g.id IN %(group_ids)s)
 UNION ALL

@@ -12,6 +12,7 @@ from emsworker.core.errors import UnknownGroup
 from emsworker.core.limits import Limit, Permit
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
+from emsworker.store.groups.task_pauses import add_paused
 from emsworker.store.stream.guards import hold_group
 
 _SQL = Statements(__name__)
@@ -20,7 +21,14 @@ _FULL_S, _LONGEST_S, _SHORTEST_S = 0.05, 1.0, 0.005
 
 
 def acquire(
-    session: Session, group_id: int, client_id: str, wanted: int, *, at_once: bool = False, refund: int = 0
+    session: Session,
+    group_id: int,
+    client_id: str,
+    wanted: int,
+    *,
+    at_once: bool = False,
+    refund: int = 0,
+    held: bool = False,
 ) -> Permit:
     """Acquire permits for a group's next claim, and a slot that the client keeps until it asks again or releases it.
 
@@ -28,6 +36,7 @@ def acquire(
         wanted: how many messages the claim is to hold.
         at_once: the claim runs its messages concurrently, not one after another.
         refund: permits that were granted and not used; negative for permits used without having been granted.
+        held: some tasks of the group are paused; read which.
     """
     args = {"group_id": group_id, "client_id": client_id, "wanted": wanted, "at_once": int(at_once), "refund": refund}
 
@@ -37,9 +46,13 @@ def acquire(
         for statement in _ACQUIRE:
             packet.add(statement, args)
         packet.commit()
-        packet.add(_SQL.get_granted, args)
-        granted, per_s, tokens, capacity = packet.send()[-1].rows[0]
-        return Permit(int(granted), per_s is not None, _wait_s(per_s, tokens, capacity))
+        number = packet.add(_SQL.get_granted, args)
+        if held:
+            add_paused(packet, group_id)
+        results = packet.send()
+        granted, per_s, tokens, capacity = results[number].rows[0]
+        paused = frozenset(task for (task,) in results[-1].rows) if held else frozenset[str]()
+        return Permit(int(granted), per_s is not None, _wait_s(per_s, tokens, capacity), paused)
 
     return session.retry_on_conflict(attempt)
 

@@ -30,6 +30,7 @@ from emsworker.store.groups import blocking
 from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import add_results
+from emsworker.store.groups.task_pauses import add_held
 from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__, **MESSAGE)
@@ -171,6 +172,9 @@ def add_failures(
     packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], client_id: str | None
 ) -> None:
     """Append the consequences of failed messages: their attempts, and their retries or dead letters."""
+    if held := [failure for failure in failures if failure.held]:
+        add_held(packet, claim, topic_id, held)
+        failures = [failure for failure in failures if not failure.held]
     if not failures:
         return
     common = {"group_id": claim.group_id, "partition": claim.partition, "client_id": client_id}

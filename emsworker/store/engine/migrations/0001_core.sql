@@ -133,6 +133,7 @@ CREATE TABLE IF NOT EXISTS ems_group (
   paused TINYINT NOT NULL DEFAULT 0,
   created_at DATETIME(6) NOT NULL,
   ordering ENUM('none', 'partition', 'key') NOT NULL DEFAULT 'none',
+  held_tasks TINYINT NOT NULL DEFAULT 0,  -- some of its tasks are in ems_task_pause
   PRIMARY KEY (id),
   UNIQUE KEY name (topic_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
@@ -148,6 +149,43 @@ CREATE TABLE IF NOT EXISTS ems_handler (
   ladder TEXT CHARACTER SET ascii NULL,
   max_attempts SMALLINT UNSIGNED NULL,
   PRIMARY KEY (group_id, name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Tasks that are paused: workers put their messages back until they are resumed.
+
+CREATE TABLE IF NOT EXISTS ems_task_pause (
+  group_id INT UNSIGNED NOT NULL,
+  task VARCHAR(190) NOT NULL,
+  paused_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id, task)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Figures of tasks, which workers with `task_figures_s` add up for ten minutes at a time, and delete after a day; a
+-- subscription has an empty name. The buckets are those of the waits and the runs of messages, by their length.
+
+CREATE TABLE IF NOT EXISTS ems_task_figure (
+  slot_at DATETIME NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  task VARCHAR(190) NOT NULL,
+  runs BIGINT UNSIGNED NOT NULL,
+  failed BIGINT UNSIGNED NOT NULL,
+  retried BIGINT UNSIGNED NOT NULL,
+  dead BIGINT UNSIGNED NOT NULL,
+  cpu_us BIGINT UNSIGNED NOT NULL,
+  cpu_runs BIGINT UNSIGNED NOT NULL,
+  last_error VARCHAR(600) NULL,
+  error_at DATETIME(6) NULL,
+  PRIMARY KEY (slot_at, group_id, task)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_task_bucket (
+  slot_at DATETIME NOT NULL,
+  group_id INT UNSIGNED NOT NULL,
+  task VARCHAR(190) NOT NULL,
+  bucket TINYINT UNSIGNED NOT NULL,
+  waits BIGINT UNSIGNED NOT NULL,
+  runs BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (slot_at, group_id, task, bucket)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS ems_cursor (
