@@ -81,8 +81,9 @@ def trace(message: str, topic: str | None, as_json: bool) -> None:
     """Show the producer of a message, and its history in each group.
 
     MESSAGE is a message id, or topic/partition/offset. For each group: its state, the client that has it or had it
-    last, and every attempt that was written down (all that did not end well, and retries that did). KIND says if it
-    is a message of the stream, delayed (DUE_AT says until when) or cancelled; by whom, if by a person.
+    last, every attempt that was written down (all that did not end well, and retries that did), and what its handler
+    logged, if workers run with EMS_KEEP_LOG_LINES. KIND says if it is a message of the stream, delayed (DUE_AT says
+    until when) or cancelled; by whom, if by a person.
 
     \b
     unclaimed  not taken yet
@@ -169,6 +170,7 @@ def _group(found: GroupTrace) -> dict[str, Any]:
         "retry": asdict(history.retry) if history.retry else None,
         "dead": asdict(history.dead) if history.dead else None,
         "attempts": [asdict(attempt) for attempt in history.attempts],
+        "logs": [asdict(log) for log in history.logs],
     }
 
 
@@ -207,3 +209,8 @@ def _print(found: Trace, cancelled: dict[str, Any], with_headers: bool) -> None:
         print_gap()
         columns = ["group", "attempt", "outcome", "ended_at", "ran_ms", "client", "error"]
         print_rows(attempts, columns, False, "", spare=["client", "ran_ms", "ended_at"])
+    for one in found.groups:
+        for log in one.history.logs:
+            print_gap()
+            left_out = f", without the first {counted(log.left_out, 'line')}" if log.left_out else ""
+            print_record({"group": one.group.name, f"log of attempt {log.attempt}{left_out}": log.lines}, False)

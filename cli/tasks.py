@@ -77,7 +77,7 @@ def pause(topic: str, group: str, task: str, as_json: bool) -> None:
     """Pause TASK in GROUP of TOPIC; the group's other tasks go on.
 
     Workers follow within a second, and finish what they have claimed before. They put the messages of the task aside,
-    as retries with no attempt charged. In a group that runs in order, later messages of the same key, or of the partition,
+    as retries with no attempt charged. In a group that runs in order, later messages of the key, or of the partition,
     wait behind them.
     """
     with open_stream().changing("pause task", f"{topic}/{group}/{task}") as admin:

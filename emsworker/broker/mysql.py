@@ -18,6 +18,7 @@ from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
 from emsworker.core.extension import default_stream
 from emsworker.core.limits import Limit
+from emsworker.core.log_lines import AttemptLog
 from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic
 from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.core.process.role import claim_role
@@ -39,7 +40,7 @@ from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
 from emsworker.store.engine.session import Session, never
-from emsworker.store.groups import handlers, limits, task_figures
+from emsworker.store.groups import handlers, limits, log_lines, task_figures
 from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
@@ -317,6 +318,14 @@ class MysqlBroker:
     def delete_old_figures(self, limit: int) -> int:
         """Delete figures of tasks of more than a day ago, at most ``limit`` rows of each kind; return how many."""
         return self.database.call(lambda session: task_figures.delete_old(session, limit))
+
+    def write_log_lines(self, logs: Mapping[tuple[int, int, int, int], AttemptLog]) -> None:
+        """Write logs of attempts, by group id, partition, offset and the number of the attempt; idempotent."""
+        self.database.call(lambda session: log_lines.write(session, logs))
+
+    def delete_old_log_lines(self, keep_s: float, limit: int) -> int:
+        """Delete logs that were written longer ago than this, at most ``limit``; return how many."""
+        return self.database.call(lambda session: log_lines.delete_old(session, keep_s, limit))
 
     def declare_schedules(self, declared: Sequence[Declared]) -> None:
         """Store the schedules of an app."""

@@ -218,6 +218,10 @@ class Settings:
         seconds(),
         help="the interval at which workers write figures by task, for `ems tasks` and the dashboard; 0: never",
     )
+    keep_log_lines: int = option(
+        0, whole(0, 1000), help="the number of log lines of each attempt that workers keep, the last ones; 0: none"
+    )
+    log_lines_keep_s: float = option(604800.0, seconds(60), help="the time for which log lines of attempts are kept")
     audit_keep_s: float = option(
         31536000.0, seconds(), help="the time for which the beat keeps rows of the audit; 0: for ever"
     )

@@ -55,6 +55,7 @@ from emsworker.worker.child_spec import (
 )
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
+from emsworker.worker.log_lines import LineHandler, LineKeeper, LineWriter
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
@@ -144,13 +145,13 @@ class Child:
         assignments = {assignment.group.id: assignment for assignment in self._assignments(app)}
         schedules = [one for one in app.registry.schedules.values() if self._served.get(one.task.topic)]
         declare_schedules(app.stream, app.settings, schedules)
-        figures = self._count_figures(app, assignments)
+        writers = [*self._count_figures(app, assignments), *self._keep_lines(app, assignments)]
         context = self._context = self._make_context(app, assignments)
         channel, ack_interval_s = app.stream.channel(patient=False), app.settings.ack_interval_s
         flusher = self._flusher = Flusher(channel, ack_interval_s, context.claims, self._on_side_death)
         threads = self._spec.threads or app.settings.threads
         self._consumers = self._make_consumers(context, threads)
-        self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments), *figures]
+        self._sides = [context.lease, context.poller, flusher, *self._dead_notices(app, assignments), *writers]
         app.stream.wakes.append(context.poller.notify)
         if app.stream.redis_url is not None:
             topic_ids = {assignment.topic.id for assignment in assignments.values()}
@@ -222,6 +223,17 @@ class Child:
         counter = FigureCounter(routes)
         app.add_middleware(counter)
         return [FigureWriter(app.stream, counter, interval_s, self._on_side_death)]
+
+    def _keep_lines(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
+        """Return the thread that writes log lines of attempts, if they are kept; from now on they are."""
+        settings = app.settings
+        if not settings.keep_log_lines or not assignments:
+            return []
+        group_ids = {(one.topic.name, one.group.name): one.group.id for one in assignments.values()}
+        keeper = LineKeeper(settings.keep_log_lines, group_ids)
+        app.add_middleware(keeper)
+        logging.getLogger().addHandler(LineHandler(keeper))
+        return [LineWriter(app.stream, keeper, settings.log_lines_keep_s, self._on_side_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib

@@ -5,7 +5,9 @@ import signal
 from itertools import pairwise
 
 from emsworker.admin import Admin
+from emsworker.admin.monitoring import Monitoring
 from emsworker.admin.tasks import TaskView
+from emsworker.core.log_lines import AttemptLog
 from tests.process.stream import Stream
 from tests.support.waiting import until
 
@@ -30,7 +32,7 @@ def test_workers_count_what_they_run_by_task(stream: Stream) -> None:
     stream.wait_settled()
     until(lambda: sum(one.runs for one in _views(stream, "mixed").values()) == 90, 10, "all are written")
     views = _views(stream, "mixed")
-    assert set(views) == {"burn", "sleep", "fail", "slow", "quick"}
+    assert set(views) == {"burn", "sleep", "fail", "slow", "quick", "talk", "atalk"}
     burn, sleep, fail, idle = (views[name] for name in ("burn", "sleep", "fail", "slow"))
     assert (burn.runs, burn.failed, burn.dead) == (30, 0, 0) and (fail.runs, fail.failed, fail.dead) == (30, 30, 30)
     assert burn.cpu_s is not None and 0.02 <= burn.cpu_s < 0.06 and fail.cpu_s is not None and fail.cpu_s < 0.01
@@ -75,6 +77,36 @@ def test_a_paused_task_waits_while_others_go_on_and_nothing_is_lost(stream: Stre
     assert _views(stream, "mixed")["slow"].waiting == 0 and stream.one("SELECT COUNT(*) FROM ems_dead") == 0
     assert stream.one("SELECT SUM(held_tasks) FROM ems_group") == 0
     assert all(worker.stop() == 0 for worker in workers)
+
+
+def _logs(stream: Stream, message: str) -> tuple[AttemptLog, ...]:
+    return Monitoring(stream.app).trace(message)[0].groups[0].history.logs
+
+
+def test_a_message_keeps_the_last_lines_of_each_attempt(stream: Stream) -> None:
+    worker = stream.worker(_APP, {"keep_log_lines": 3}, threads=2)
+    failing = stream.app.send_task("talk", [1], topic="mixed", group="g").id
+    coroutines = [stream.app.send_task("atalk", [n], topic="mixed", group="g").id for n in range(5)]
+    stream.wait_settled()
+    logs = until(lambda: len(found := _logs(stream, failing)) == 4 and found, 10, "the last attempt is written")
+    assert [log.attempt for log in logs] == [1, 2, 3, 4] and {log.left_out for log in logs} == {18}
+    assert all(len(log.lines.splitlines()) == 3 and "line 18 of 1" in log.lines for log in logs)
+    assert all("shop: mysql://u:***@host/x is away\\x1b[31m" in log.lines for log in logs), "redacted, no colours"
+    for n, message in enumerate(coroutines):
+        (log,) = until(lambda message=message: _logs(stream, message), 10, "it is written")
+        assert [line.split("shop: ")[1] for line in log.lines.splitlines()] == [f"first {n}", f"second {n}"]
+    long = stream.app.send_task("talk", [2, 60.0], topic="mixed", group="g").id
+    (log,) = until(lambda: _logs(stream, long), 10, "what runs is written too")
+    assert "of 2" in log.lines
+    worker.kill_all()
+    assert _logs(stream, long) == (log,), "it is there after a crash"
+    other = stream.worker(_APP, threads=1)
+    silent = stream.app.send_task("atalk", [7], topic="mixed", group="g").id
+    until(lambda: stream.open_claims() == [] and _logs(stream, silent) == (), 10, "it has run")
+    assert (
+        stream.one("SELECT COUNT(*) FROM ems_attempt_log WHERE `offset` = (SELECT MAX(`offset`) FROM ems_message)") == 0
+    )
+    other.kill_all()
 
 
 def test_later_messages_of_a_key_wait_behind_a_paused_task(stream: Stream) -> None:

@@ -110,6 +110,7 @@ ems_cursor             -          S         SU      SU    S       S       Su
 ems_claim              -          s         SIUD    SIUD  S       S       SIUD
 ems_retry              -          s         SIUD    SIUD  s       S       SIUD
 ems_attempt            -          -         SI      SID   s       S       S
+ems_attempt_log        -          -         SIUD    -     -       S       S
 ems_dead               -          s         SI      SI    s       S       SD
 ems_dead_notice        -          -         SD      SID   -       -       -
 ems_skip               -          -         -       I     S       S       SI

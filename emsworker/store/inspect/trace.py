@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.core.ids import decode_key
+from emsworker.core.log_lines import AttemptLog
 from emsworker.core.model import ClaimState, Outcome
 from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
@@ -98,13 +99,18 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class MessageHistory:
-    """All that is known of one message in one group."""
+    """All that is known of one message in one group.
+
+    Attributes:
+        logs: what its attempts logged, if that is kept and was read.
+    """
 
     cursor: int | None
     claim: ClaimRow | None
     retry: RetryRow | None
     dead: DeadNote | None
     attempts: tuple[AttemptRow, ...]
+    logs: tuple[AttemptLog, ...] = ()
 
 
 def find_message(session: Session, topic_id: int | None, uid: bytes) -> list[tuple[int, Place]]:
@@ -159,19 +165,20 @@ def get_history(session: Session, group_id: int, place: Place, *, details: bool 
     args = {"group_id": group_id, "partition": place[0], "offset": place[1]}
     packet = session.packet()
     statements = (
-        (_SQL.get_retry, _SQL.get_dead, _SQL.list_attempts)
+        (_SQL.get_retry, _SQL.get_dead, _SQL.list_attempts, _SQL.list_logs)
         if details
         else (_OUTLINE_SQL.get_retry, _OUTLINE_SQL.get_dead, _OUTLINE_SQL.list_attempts)
     )
     for statement in (_SQL.get_cursor, _SQL.find_claims, *statements):
         packet.add(statement, args)
-    cursor, claims, retry, dead, attempts = (result.rows for result in packet.send())
+    cursor, claims, retry, dead, attempts, *logs = (result.rows for result in packet.send())
     return MessageHistory(
         int(cursor[0][0]) if cursor else None,
         _last_claim(claims, place[1]),
         _retry(retry[0]) if retry else None,
         DeadNote(utc(dead[0][0]), *dead[0][1:]) if dead else None,
         tuple(_attempt(row) for row in attempts),
+        tuple(AttemptLog(*row) for rows in logs for row in rows),
     )
 
 

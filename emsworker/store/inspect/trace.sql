@@ -43,6 +43,10 @@ WHERE r.group_id = %(group_id)s AND r.`partition` = %(partition)s AND r.`offset`
 SELECT dead_at, attempts, {dead_error} FROM ems_dead
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
+-- name: list_logs
+SELECT attempt, log_lines, left_out FROM ems_attempt_log
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s ORDER BY attempt
+
 -- name: list_attempts
 SELECT ended_at, attempt, outcome, ran_ms, client_id, {error} FROM ems_attempt
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s ORDER BY ended_at, attempt

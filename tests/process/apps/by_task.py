@@ -1,6 +1,7 @@
 """An app whose groups run several tasks: one in no order, one in the order of keys."""
 
 import asyncio
+import logging
 import time
 
 from emsworker import Ems, Reject
@@ -38,6 +39,25 @@ def slow(n: int) -> None:
 @app.task(name="quick")
 def quick(n: int) -> None:
     note("quick", n=n)
+
+
+@app.task(name="talk")
+def talk(n: int, for_s: float = 0.0) -> None:
+    log = logging.getLogger("shop")
+    for line in range(20):
+        log.warning("line %d of %d", line, n)
+    log.error("mysql://u:secret@host/x is away\x1b[31m")
+    note("talked", n=n)
+    time.sleep(for_s)
+    if n == 1:
+        raise ValueError("no")
+
+
+@app.task(name="atalk")
+async def atalk(n: int) -> None:
+    logging.getLogger("shop").warning("first %d", n)
+    await asyncio.sleep(0.05)
+    logging.getLogger("shop").warning("second %d", n)
 
 
 @app.task(name="keyed.slow", topic="keyed", group="k", order="key")

@@ -249,6 +249,20 @@ CREATE TABLE IF NOT EXISTS ems_attempt (
   KEY recent (group_id, ended_at, outcome)
 ) ENGINE=InnoDB;
 
+-- What handlers logged, by attempt, of workers that keep it.
+
+CREATE TABLE IF NOT EXISTS ems_attempt_log (
+  group_id INT UNSIGNED NOT NULL,
+  `partition` SMALLINT UNSIGNED NOT NULL,
+  `offset` BIGINT UNSIGNED NOT NULL,
+  attempt SMALLINT UNSIGNED NOT NULL,
+  log_lines MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL,
+  left_out INT UNSIGNED NOT NULL,
+  written_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (group_id, `partition`, `offset`, attempt),
+  KEY written (written_at)
+) ENGINE=InnoDB;
+
 CREATE TABLE IF NOT EXISTS ems_dead (
   group_id INT UNSIGNED NOT NULL,
   `partition` SMALLINT UNSIGNED NOT NULL,
