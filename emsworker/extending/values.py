@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from emsworker.core.durations import LONGEST_S as LONGEST_S
     from emsworker.core.durations import format_duration as format_duration
     from emsworker.core.durations import parse_duration as parse_duration
+    from emsworker.core.durations import span_text as span_text
     from emsworker.core.flush import ResultRow as ResultRow
     from emsworker.core.flush import storable as storable
     from emsworker.core.ids import MAX_KEY_BYTES as MAX_KEY_BYTES
@@ -97,7 +98,7 @@ else:  # a name that is not above is an error of types, too
             "emsworker.core.codec": "COMPRESSION CONTENT_ENCODING CONTENT_TYPE Decoder check_encoding "
             "decode_headers encode_headers encode_json is_accepted unpack",
             "emsworker.core.counted": "AtLeast Estimate counted plural",
-            "emsworker.core.durations": "LONGEST_S format_duration parse_duration",
+            "emsworker.core.durations": "LONGEST_S format_duration parse_duration span_text",
             "emsworker.core.flush": "ResultRow storable",
             "emsworker.core.ids": "MAX_KEY_BYTES TASK_NAME check_name encode_key local_ip new_uid "
             "parse_uid short_client uid_text",

@@ -103,6 +103,21 @@ class Metrics(Middleware):
         return message.topic, group, self._task_name(task)
 
 
+class CpuSeconds:
+    """Counter of the processor time of handlers by task; make it after :func:`share_metrics`. Needs ``metrics``."""
+
+    def __init__(self) -> None:
+        require("metrics", type(self).__name__)
+        import prometheus_client as prometheus
+
+        text = "Processor time of handlers that are no coroutines"
+        self._seconds = prometheus.Counter("ems_run_cpu_seconds", text, ("topic", "group", "task"))
+
+    def add(self, topic: str, group: str, task: str, seconds: float) -> None:
+        """Count the time of some runs."""
+        self._seconds.labels(topic, group, task).inc(seconds)
+
+
 # -- the metrics of a whole worker -------------------------------------------------------------------------------------
 
 

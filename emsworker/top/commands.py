@@ -41,7 +41,7 @@ _LINES = 5
 _SHOWN_S = 0.25
 _REST = 4.0  # times that a reading took: of many groups, it takes long
 _SORTS = ("topic", "group", "lag", "in_rate", "out_rate", "oldest", "running", "retries", "dead")
-_HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause  c clients"
+_HELP = "q quit  enter open  esc back  / filter  s sort  r reverse  space pause  c clients  t tasks"
 
 
 @click.command()
@@ -70,6 +70,7 @@ def top(once: bool, interval: float, sort: str, limit: int, wanted: str, as_json
     s, r             sort by the next column, in the reverse order
     space            pause and go on
     c                clients with their leases and their progress
+    t                tasks: what waits and runs, failures, percentiles, the last error
     q                quit
 
     Of several servers (EMS_SERVERS) all groups are shown, with a column SERVER; --server shows one.
@@ -204,6 +205,7 @@ class Viewer:
             "r": self._reverse,
             " ": self._pause,
             "c": self._open_clients,
+            "t": self._open_tasks,
         }.get(key)
         if action is not None:
             action()
@@ -238,6 +240,12 @@ class Viewer:
 
         if not isinstance(self.screen, ClientsScreen):
             self._open(ClientsScreen())
+
+    def _open_tasks(self) -> None:
+        from emsworker.top.tasks import TasksScreen
+
+        if not isinstance(self.screen, TasksScreen):
+            self._open(TasksScreen())
 
     def _open(self, screen: Screen | None) -> None:
         if screen is not None:

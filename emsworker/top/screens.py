@@ -30,7 +30,7 @@ from emsworker.extending.values import counted, short_client, uid_text, utc
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from emsworker.extending.administration import DeadEntry, Running, WaitingRetry
+    from emsworker.extending.administration import DeadEntry, Running, TaskView, WaitingRetry
     from emsworker.extending.database import Database
     from emsworker.extending.stream import LeaderRow
 
@@ -44,6 +44,8 @@ _CLAIMS = 1000
 """Live claims that are read for the number of running messages."""
 _ERROR_CHARACTERS = 500
 """Of an error on a screen."""
+_TASKS_WITHIN_S = 600.0
+"""Figures of tasks on a screen are of this time."""
 _SAME_S = 1.0
 """Samples of the beat that are less apart are one."""
 
@@ -136,6 +138,11 @@ class Reader:
         clients = [(name, one) for name, (found, _) in read.items() for one in found]
         return clients, [(name, one) for name, (_, found) in read.items() for one in found]
 
+    def tasks(self) -> list[tuple[str, TaskView]]:
+        """Return the tasks of all groups, each with its server; see :meth:`groups`."""
+        read = self._read(_StreamReader.tasks)
+        return [(name, one) for name, found in read.items() for one in found]
+
     def messages(self, server: str, topic: str, group: str) -> list[dict[str, Any]]:
         """Return messages of a group that run, wait for a retry, or are dead; no bodies and no errors are read."""
         return self._read(lambda stream: stream.messages(topic, group), server)[server]
@@ -207,6 +214,14 @@ class _StreamReader:
     def clients(self) -> tuple[list[ClientView], list[LeaderRow]]:
         """Return the clients and the leaders of the beat."""
         return self.monitoring.clients(), self.monitoring.leaders()
+
+    def tasks(self) -> list[TaskView]:
+        """Return the tasks; without what waits and runs, and errors, if this user must not read headers and errors."""
+        tasks = self.admin.tasks
+        try:
+            return tasks.list(within_s=_TASKS_WITHIN_S)
+        except AccessDenied:
+            return tasks.list(within_s=_TASKS_WITHIN_S, details=False)
 
     def messages(self, topic: str, group: str) -> list[dict[str, Any]]:
         """Return messages of a group that run, wait for a retry, or are dead; no bodies and no errors are read."""

@@ -26,6 +26,7 @@ from emsworker.consume.result_writer import ResultWriter
 from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.config import Settings
 from emsworker.core.errors import ConfigError, EmsError, StoreUnavailable
+from emsworker.core.extras import hint_if_missing
 from emsworker.core.ids import local_ip
 from emsworker.core.model import Order
 from emsworker.core.process.clock import ticks
@@ -35,7 +36,7 @@ from emsworker.core.process.scratch import read_scratch
 from emsworker.core.process.signals import pass_over_hangups, unblock
 from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
-from emsworker.observe.metrics import missing_metrics, share_metrics
+from emsworker.observe.metrics import CpuSeconds, missing_metrics, share_metrics
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
@@ -222,7 +223,8 @@ class Child:
         routes = {(one.topic.name, one.group.name): (one.group.id, one.route) for one in assignments.values()}
         counter = FigureCounter(routes)
         app.add_middleware(counter)
-        return [FigureWriter(app.stream, counter, interval_s, self._on_side_death)]
+        cpu = CpuSeconds().add if self._spec.metrics and not hint_if_missing("metrics") else None
+        return [FigureWriter(app.stream, counter, interval_s, cpu, self._on_side_death)]
 
     def _keep_lines(self, app: Ems, assignments: dict[int, Assignment]) -> list[Runnable]:
         """Return the thread that writes log lines of attempts, if they are kept; from now on they are."""

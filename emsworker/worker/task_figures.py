@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.consume.attempts import one_line
@@ -26,6 +26,8 @@ UNKNOWN = "(unknown)"  # whoever sends a message chooses its task's name; a name
 _FINE = (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED, Outcome.CANCELLED)
 _SWEEP_S, _SWEPT = 600.0, 1000
 
+Cpu = Callable[[str, str, str, float], None]
+
 
 class _Thread(threading.local):
     """The processor time at which the handler of this thread began, and the messages that it has begun."""
@@ -40,10 +42,14 @@ class FigureCounter(Middleware):
 
     Args:
         routes: by topic and group: the group's id and its handlers.
+
+    Attributes:
+        places: topic and name of each group, by its id.
     """
 
     def __init__(self, routes: Mapping[tuple[str, str], tuple[int, Route]]) -> None:
         self._routes = routes
+        self.places = {group_id: place for place, (group_id, _) in routes.items()}
         self._thread = _Thread()
         self._lock = forks.Lock()
         self._counted: dict[tuple[int, str], TaskFigures] = {}
@@ -136,13 +142,17 @@ class FigureWriter(Runnable):
         broker: keeps them.
         counter: has counted them.
         interval_s: seconds between two writes.
+        cpu: counts processor time for the worker's metrics, if it has some; called with topic, group, task and seconds.
         on_death: see :class:`Runnable`.
     """
 
     action = "write figures by task"
 
-    def __init__(self, broker: MysqlBroker, counter: FigureCounter, interval_s: float, on_death: OnDeath) -> None:
+    def __init__(
+        self, broker: MysqlBroker, counter: FigureCounter, interval_s: float, cpu: Cpu | None, on_death: OnDeath
+    ) -> None:
         super().__init__("ems-figures", on_death)
+        self._cpu = cpu
         self._broker, self._counter, self._interval_s = broker, counter, interval_s
         self._sweep_at = 0.0
 
@@ -163,6 +173,9 @@ class FigureWriter(Runnable):
         except StoreError:
             self._counter.put_back(counted)
             raise
+        if self._cpu is not None:
+            for (group_id, task), figures in counted.items():
+                self._cpu(*self._counter.places[group_id], task, figures.cpu_us / 1e6)
 
     def shut_down(self) -> None:
         """Write what was counted last."""

@@ -28,7 +28,7 @@ NASTY = [
 ]
 # What else the command needs to be complete.
 ARGUMENTS = {
-    "topics list": [], "groups list": [], "clients": [], "schedules list": [], "schedules add": ["s", "no.such"],
+    "topics list": [], "groups list": [], "tasks list": [], "clients": [], "schedules list": [], "schedules add": ["s", "no.such"],
     "schedules change": ["s"], "readers list": [], "alarms list": [],
     "alarms silences": [], "topics change": ["t"], "topics create": ["new", "--if-missing"], "topics stale": ["t"],
     "topics move": ["t", "--to", "main"],
