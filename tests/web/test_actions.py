@@ -97,10 +97,23 @@ def test_an_operator_does_everything_as_the_role_operator(
         _post(client, "/do/limit", topic="orders", group="workers")
         assert Admin(stream.app()).limits.get("orders", "workers").rate is None
 
-        assert stream.value("SELECT COUNT(DISTINCT action_id) FROM ems_audit") == 17
+        _check_tasks(client, stream)
+
+        assert stream.value("SELECT COUNT(DISTINCT action_id) FROM ems_audit") == 19
         assert client.get("/audit?after=1").status_code == 400
         listed = client.get("/audit").text
         assert "limit group" in listed and "orders/workers" in listed
+
+
+def _check_tasks(client: TestClient, stream: Stream) -> None:
+    group = stream.value("SELECT id FROM ems_group WHERE name = 'workers'")
+    stream.rows("INSERT INTO ems_handler (group_id, name, on_error) VALUES (%s, 'shop.ship', 'retry')", group)
+    place = {"topic": "orders", "group": "workers", "task": "shop.ship"}
+    for what, shown in (("pause", "Resume shop.ship"), ("resume", "Pause shop.ship")):
+        page = _post(client, "/do/task", back="/tasks?topic=orders&q=shop.ship", what=what, **place)
+        assert shown in page and '<option value="shop.charge">' in page and "EMS_TASK_FIGURES_S" in page
+    assert _last(stream)[1:3] == ("resume task", "orders/workers/shop.ship")
+    assert client.post("/do/task", data=place | {"what": "pause", "task": "no.such"}).status_code == 404
 
 
 def _check_schedules(client: TestClient, stream: Stream) -> None:
