@@ -9,6 +9,7 @@ from emsworker.admin.monitoring import Monitoring
 from emsworker.admin.tasks import TaskView
 from emsworker.core.log_lines import AttemptLog
 from tests.process.stream import Stream
+from tests.process.test_metrics import page, value
 from tests.support.waiting import until
 
 _APP = "tests.process.apps.by_task:app"
@@ -26,7 +27,7 @@ def _views(stream: Stream, topic: str) -> dict[str, TaskView]:
 
 
 def test_workers_count_what_they_run_by_task(stream: Stream) -> None:
-    worker = stream.worker(_APP, {"task_figures_s": 0.1}, threads=2)
+    worker = stream.worker(_APP, {"task_figures_s": 0.1}, threads=2, http="0")
     calls = [(task, n, None) for n in range(30) for task in ("burn", "sleep", "fail")]
     _call(stream, "mixed", "g", calls)
     stream.wait_settled()
@@ -36,6 +37,8 @@ def test_workers_count_what_they_run_by_task(stream: Stream) -> None:
     burn, sleep, fail, idle = (views[name] for name in ("burn", "sleep", "fail", "slow"))
     assert (burn.runs, burn.failed, burn.dead) == (30, 0, 0) and (fail.runs, fail.failed, fail.dead) == (30, 30, 30)
     assert burn.cpu_s is not None and 0.02 <= burn.cpu_s < 0.06 and fail.cpu_s is not None and fail.cpu_s < 0.01
+    cpu = 'ems_run_cpu_seconds_total{group="g",task="burn",topic="mixed"}'
+    until(lambda: value(page(worker), cpu) >= 0.6, 10, "the worker's metrics have it")
     assert sleep.cpu_s is None, "coroutines share their thread"
     assert all(0.016 <= span < 10 for span in burn.runs_s) and sorted(burn.waits_s) == list(burn.waits_s)
     assert fail.error is not None and fail.error.startswith("Reject: no ") and "secret" not in fail.error

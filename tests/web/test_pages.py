@@ -23,7 +23,7 @@ PAGES = (
     "/", "/?hours=72", "/topics", "/topics/orders", "/groups", "/groups?state=paused", "/groups/orders/workers", "/messages?topic=orders",
     "/messages?topic=orders&order=oldest&partition=1", "/messages/orders/0/20", "/trace", "/trace?id=orders/0/1", "/trace?id=orders/1/1",
     "/dead", "/dead?task=shop.charge&error=TimeoutError", "/delayed", "/retries", "/retries?topic=orders&group=workers", "/running", "/clients",
-    "/schedules", "/alarms",
+    "/schedules", "/alarms", "/tasks", "/tasks?topic=orders&within=10+min&q=shop",
 )  # fmt: skip
 FOR_READERS = (
     "/messages?topic=orders&where=body.total>10", "/messages?topic=orders&from=-20&tag=vip", "/dead/orders/workers/0/1",
@@ -36,7 +36,7 @@ BAD = {
     "/messages?topic=orders&partition=9": 400, "/messages?topic=orders&partition=x": 400, "/messages?topic=orders&after=0/999999": 200,
     "/messages/orders/0/999999": 200, "/messages/orders/x/1": 400, "/trace?id=nonsense": 400, "/trace?id=orders/0/99999": 404,
     "/trace?id=01a2045d-8c72-7ed0-8791-596227901627": 404, "/dead?since=soon": 400, "/dead?after=xx": 400, "/dead?topic=gone": 404,
-    "/dead/orders/workers/0/900": 404, "/dead/orders/workers/0/x": 400, "/dead/all/burn": 404, "/delayed?topic=gone": 404, "/delayed?after=AA": 400,
+    "/dead/orders/workers/0/900": 404, "/dead/orders/workers/0/x": 400, "/dead/all/burn": 404, "/delayed?topic=gone": 404, "/tasks?topic=gone": 404, "/delayed?after=AA": 400,
     "/retries?group=gone": 404, "/running?after=%00": 400, "/?hours=5": 400, "/go?q=gone": 404, "/audit?after=1": 400,
     "/groups/orders/workers/burn": 404, "/groups/orders/workers/reset?plan=1": 400, "/groups/orders/workers/reset?plan=1&to=soon": 400,
     "/groups/orders/workers/reset?plan=1&to=999": 400, "/groups/orders/workers/skip?plan=1": 400, "/groups/orders/workers/skip?plan=1&keep=-1": 400,
