@@ -148,7 +148,7 @@ def _check_task(session: Session, group: Group, task: str) -> None:
 
 @dataclass(frozen=True)
 class _Now:
-    """What waits and runs, by task; ``looked``: the groups of which that is known."""
+    """Messages that wait and run, by task; ``looked``: the groups of which that is known."""
 
     waiting: Mapping[Task, int] = field(default_factory=dict)
     running: Mapping[Task, int] = field(default_factory=dict)

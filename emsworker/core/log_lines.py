@@ -1,4 +1,4 @@
-"""What the handler of one attempt logged: its last lines, bounded in number and length."""
+"""Log of one attempt: the last lines of its handler, bounded in number and length."""
 
 from __future__ import annotations
 

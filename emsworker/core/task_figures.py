@@ -35,7 +35,7 @@ def percentile(buckets: Mapping[int, int], share: float) -> float | None:
 
 @dataclass(slots=True)
 class TaskFigures:
-    """What runs of a task came to.
+    """Results of the runs of a task.
 
     Attributes:
         runs, failed: runs that ended, and those that ended in an error; retried, dead: what followed.

@@ -56,7 +56,7 @@ from emsworker.worker.child_spec import (
 )
 from emsworker.worker.consumer import Assignment, Consumer, ProcessContext
 from emsworker.worker.dead_notices import DeadNotices
-from emsworker.worker.log_lines import LineHandler, LineKeeper, LineWriter
+from emsworker.worker.log_lines import LineCollector, LineHandler, LineWriter
 from emsworker.worker.preflight import chosen_routes
 from emsworker.worker.recycler import Recycler
 from emsworker.worker.stop_hooks import StopHooks
@@ -232,10 +232,10 @@ class Child:
         if not settings.keep_log_lines or not assignments:
             return []
         group_ids = {(one.topic.name, one.group.name): one.group.id for one in assignments.values()}
-        keeper = LineKeeper(settings.keep_log_lines, group_ids)
-        app.add_middleware(keeper)
-        logging.getLogger().addHandler(LineHandler(keeper))
-        return [LineWriter(app.stream, keeper, settings.log_lines_keep_s, self._on_side_death)]
+        collector = LineCollector(settings.keep_log_lines, group_ids)
+        app.add_middleware(collector)
+        logging.getLogger().addHandler(LineHandler(collector))
+        return [LineWriter(app.stream, collector, settings.log_lines_keep_s, self._on_side_death)]
 
     def _make_recycler(self, settings: Settings) -> Recycler:
         tasks, memory_mib = self._spec.max_tasks, self._spec.max_memory_mib

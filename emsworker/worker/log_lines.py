@@ -31,7 +31,7 @@ _WRITE_S, _SWEEP_S, _SWEPT = 1.0, 60.0, 1000
 _Key = tuple[str, str, int, int, int]  # topic, group, partition, offset, attempt
 
 
-class LineKeeper(Middleware):
+class LineCollector(Middleware):
     """Keeps the last lines of what runs in this process.
 
     Args:
@@ -89,11 +89,11 @@ def _key_of(message: Message, group: str) -> _Key:
 
 
 class LineHandler(logging.Handler):
-    """Gives each record of a handler to the keeper, without passwords in URLs and control characters."""
+    """Gives each record of a handler to the collector, without passwords in URLs and control characters."""
 
-    def __init__(self, keeper: LineKeeper) -> None:
+    def __init__(self, collector: LineCollector) -> None:
         super().__init__()
-        self._keeper = keeper
+        self._collector = collector
         formatter = logging.Formatter(_FORMAT, _TIME)
         formatter.converter = time.gmtime
         self.setFormatter(formatter)
@@ -104,7 +104,7 @@ class LineHandler(logging.Handler):
             return
         try:
             line = escape_control(redact(shortened(self.format(record), _LINE_CHARACTERS)))
-            self._keeper.add(line.replace("\n", "\n  "))
+            self._collector.add(line.replace("\n", "\n  "))
         except Exception:  # what a handler logs may have methods of its author's
             self.handleError(record)
 
@@ -114,16 +114,16 @@ class LineWriter(Runnable):
 
     Args:
         broker: keeps them.
-        keeper: has them.
+        collector: has them.
         keep_s: seconds for which they are kept.
         on_death: see :class:`Runnable`.
     """
 
     action = "write log lines of attempts"
 
-    def __init__(self, broker: MysqlBroker, keeper: LineKeeper, keep_s: float, on_death: OnDeath) -> None:
+    def __init__(self, broker: MysqlBroker, collector: LineCollector, keep_s: float, on_death: OnDeath) -> None:
         super().__init__("ems-log-lines", on_death)
-        self._broker, self._keeper, self._keep_s = broker, keeper, keep_s
+        self._broker, self._collector, self._keep_s = broker, collector, keep_s
         self._sweep_at = 0.0
         self._left: dict[tuple[int, int, int, int], AttemptLog] = {}  # could not be written
 
@@ -136,7 +136,7 @@ class LineWriter(Runnable):
             self._sweep_at = ticks() + (0.0 if full else _SWEEP_S)
 
     def _write(self) -> None:
-        self._left |= self._keeper.take()
+        self._left |= self._collector.take()
         while len(self._left) > _MOST_ATTEMPTS:
             del self._left[next(iter(self._left))]
         if self._left:
