@@ -21,6 +21,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import task_figures as store
 from emsworker.store.groups import task_pauses
+from emsworker.store.groups.handlers import list_handlers
 from emsworker.store.groups.task_figures import KeptFigures, Task
 from emsworker.store.inspect.monitoring import PartitionLag, list_lags
 
@@ -138,7 +139,7 @@ class Tasks:
 
 
 def _check_task(session: Session, group: Group, task: str) -> None:
-    names = [name for _, name in store.list_names(session, [group.id])]
+    names = list(list_handlers(session, group.id))
     if names == [""]:
         fix = f"group {group.name!r} runs a subscription; pause the group"
         raise ConfigError([Problem("task", repr(task), fix)])

@@ -53,11 +53,12 @@ def resume(session: Session, group: Group, task: str) -> int:
 
 
 def _set(session: Session, group: Group, args: dict[str, Any], *, paused: bool) -> None:
-    def work(session: Session) -> None:
+    def work(session: Session) -> int:
         if not hold_group(session, group.id):
             raise UnknownGroup(f"group {group.name!r} was deleted meanwhile; nothing was changed")
-        session.execute(_SQL.insert_pause if paused else _SQL.delete_pause, args)
+        changed = session.execute(_SQL.insert_pause if paused else _SQL.delete_pause, args).affected
         session.execute(_SQL.mark_group, args)
+        return changed
 
     session.transaction(work)
 
