@@ -28,17 +28,17 @@ def _views(stream: Stream, topic: str) -> dict[str, TaskView]:
 
 def test_workers_count_what_they_run_by_task(stream: Stream) -> None:
     worker = stream.worker(_APP, {"task_figures_s": 0.1}, threads=2, http="0")
-    calls = [(task, n, None) for n in range(30) for task in ("burn", "sleep", "fail")]
+    calls = [(task, n, None) for n in range(10) for task in ("burn", "sleep", "fail")]
     _call(stream, "mixed", "g", calls)
     stream.wait_settled()
-    until(lambda: sum(one.runs for one in _views(stream, "mixed").values()) == 90, 10, "all are written")
+    until(lambda: sum(one.runs for one in _views(stream, "mixed").values()) == 30, 10, "all are written")
     views = _views(stream, "mixed")
     assert set(views) == {"burn", "sleep", "fail", "slow", "quick", "talk", "atalk"}
     burn, sleep, fail, idle = (views[name] for name in ("burn", "sleep", "fail", "slow"))
-    assert (burn.runs, burn.failed, burn.dead) == (30, 0, 0) and (fail.runs, fail.failed, fail.dead) == (30, 30, 30)
+    assert (burn.runs, burn.failed, burn.dead) == (10, 0, 0) and (fail.runs, fail.failed, fail.dead) == (10, 10, 10)
     assert burn.cpu_s is not None and 0.02 <= burn.cpu_s < 0.06 and fail.cpu_s is not None and fail.cpu_s < 0.01
     cpu = 'ems_run_cpu_seconds_total{group="g",task="burn",topic="mixed"}'
-    until(lambda: value(page(worker), cpu) >= 0.6, 10, "the worker's metrics have it")
+    until(lambda: value(page(worker), cpu) >= 0.2, 10, "the worker's metrics have it")
     assert sleep.cpu_s is None, "coroutines share their thread"
     assert all(0.016 <= span < 10 for span in burn.runs_s) and sorted(burn.waits_s) == list(burn.waits_s)
     assert fail.error is not None and fail.error.startswith("Reject: no ") and "secret" not in fail.error
@@ -56,7 +56,7 @@ def test_workers_count_what_they_run_by_task(stream: Stream) -> None:
 
 
 def test_a_paused_task_waits_while_others_go_on_and_nothing_is_lost(stream: Stream) -> None:
-    admin, sent = Admin(stream.app), 300
+    admin, sent = Admin(stream.app), 100
     workers = [stream.worker(_APP, threads=2) for _ in range(2)]
     admin.tasks.pause("mixed", "g", "slow")
     _call(stream, "mixed", "g", [(task, n, None) for n in range(sent) for task in ("slow", "quick")])
@@ -103,13 +103,11 @@ def test_a_message_keeps_the_last_lines_of_each_attempt(stream: Stream) -> None:
     assert "of 2" in log.lines
     worker.kill_all()
     assert _logs(stream, long) == (log,), "it is there after a crash"
+    Admin(stream.app).cancel("mixed", long)
     other = stream.worker(_APP, threads=1)
     silent = stream.app.send_task("atalk", [7], topic="mixed", group="g").id
-    until(lambda: stream.open_claims() == [] and _logs(stream, silent) == (), 10, "it has run")
-    assert (
-        stream.one("SELECT COUNT(*) FROM ems_attempt_log WHERE `offset` = (SELECT MAX(`offset`) FROM ems_message)") == 0
-    )
-    other.kill_all()
+    until(lambda: 7 in stream.record.numbers("atalked"), 20, "it has run")
+    assert other.stop() == 0 and _logs(stream, silent) == (), "nothing is kept unless it is wanted"
 
 
 def test_later_messages_of_a_key_wait_behind_a_paused_task(stream: Stream) -> None:

@@ -58,6 +58,7 @@ async def atalk(n: int) -> None:
     logging.getLogger("shop").warning("first %d", n)
     await asyncio.sleep(0.05)
     logging.getLogger("shop").warning("second %d", n)
+    note("atalked", n=n)
 
 
 @app.task(name="keyed.slow", topic="keyed", group="k", order="key")
