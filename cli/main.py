@@ -30,7 +30,7 @@ _OWN = {
     "grants": ("grants", "Print the GRANT statements that ROLE needs, and no more; nothing is changed."),
     "topics": ("topics", "List, create, change, move, purge and delete topics."),
     "groups": ("groups", "List groups with their lag; create, change, pause, limit, reset and delete them."),
-    "tasks": ("tasks", "List tasks with what they ran and what waits; pause and resume single ones."),
+    "tasks": ("tasks", "List the tasks of groups with what they ran and what waits; pause and resume single ones."),
     "servers": ("servers", "List the servers of EMS_SERVERS, and what is on each; retire one."),
     "clients": ("inspect", "List the clients with their leases, and the leader of the beat."),
     "messages": ("messages", "Look at messages: list, peek, get, contains. Nothing is changed or claimed."),

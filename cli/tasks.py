@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.group()
 @stream_options
 def tasks() -> None:
-    """List the tasks of groups with what they ran, and what waits; pause and resume single tasks."""
+    """List the tasks of groups with what they ran and what waits; pause and resume single ones."""
 
 
 @tasks.command("list")

@@ -40,7 +40,8 @@ def test_every_command_of_the_contract_is_there() -> None:
     monitoring.serve monitoring.export health readers readers.list readers.forget readers.release refused refused.list
     refused.retry refused.delete local local.start local.stop
     local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check
-    web web.password audit flows flows.list flows.show flows.cancel flows.retry flows.signal flows.delete"""
+    web web.password audit flows flows.list flows.show flows.cancel flows.retry flows.signal flows.delete
+    tasks tasks.list tasks.pause tasks.resume"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
 
@@ -73,6 +74,7 @@ def test_everything_that_prints_knows_json() -> None:
         ("servers",),
         ("topics",),
         ("groups",),
+        ("tasks",),
         ("messages",),
         ("dead",),
         ("schedules",),

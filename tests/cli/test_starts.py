@@ -30,6 +30,7 @@ groups replay t late --from 1 --to 2 --yes
 groups reset t late --to -1 --yes
 groups skip t late --keep 1 --yes
 groups delete t late --force --yes
+tasks list t --within 10m
 servers list
 clients
 top --once
@@ -76,6 +77,7 @@ ELSEWHERE = {
     "worker": "test_worker.py", "health": "test_monitoring.py", "chaos break": "test_chaos.py",
     "chaos check": "test_chaos.py", "readers release": "test_commands.py",
     **{f"schedules {name}": "test_commands.py" for name in ("add", "change", "pause", "resume", "delete")},
+    "tasks pause": "../store", "tasks resume": "../store",
     "local start": "../local", "local sql": "../local", "servers retire": "test_servers.py",
     **{f"flows {name}": "../flows" for name in ("list", "show", "cancel", "retry", "signal", "delete")},
 }  # fmt: skip

@@ -86,9 +86,13 @@ def read(session: Session, group_ids: Collection[int], within_s: float, *, detai
     found: dict[Task, KeptFigures] = {}
     for group_id, task in session.rows(_SQL.list_names, args):
         found[group_id, task] = KeptFigures(TaskFigures())
-    for group_id, task, *counts, error_at in session.rows(_SQL.list_figures, args):
+    for group_id, task, runs, failed, retried, dead, cpu_us, cpu_runs, error_at in session.rows(
+        _SQL.list_figures, args
+    ):
         kept = None if error_at is None else utc(error_at)
-        found[group_id, task] = KeptFigures(TaskFigures(*map(int, counts)), kept)
+        found[group_id, task] = KeptFigures(
+            TaskFigures(int(runs), int(failed), int(retried), int(dead), int(cpu_us), int(cpu_runs)), kept
+        )
     for group_id, task, bucket, waits, runs in session.rows(_SQL.list_buckets, args):
         if (group_id, task) in found:  # else written since
             found[group_id, task].figures.waits[bucket] = int(waits)
