@@ -1,6 +1,8 @@
 """Writes that share a commit, with a commit that fails or is interrupted."""
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -50,3 +52,20 @@ def test_an_interrupted_thread_leaves_what_waits_to_the_next() -> None:
     second = shared.submit(Write(2), drains.append)
     drains.pop()()
     assert (first.result(0), second.result(0)) == (1, 2)
+
+
+def test_threads_that_shared_a_commit_share_the_next_one() -> None:
+    """Whoever waited for a turn in which its write is there already would come too late for the next commit."""
+    threads, each, commits = 8, 50, 0
+
+    def commit(writes: Sequence[Write]) -> list[int]:
+        nonlocal commits
+        commits += 1
+        time.sleep(0.002)
+        return [one.flow_id for one in writes]
+
+    shared = GroupCommit[Write, int](commit)
+    with ThreadPoolExecutor(threads) as pool:
+        flows = list(pool.map(lambda flow: {shared.settle(Write(flow)) for _ in range(each)}, range(threads)))
+    assert flows == [{flow} for flow in range(threads)]
+    assert commits < 0.4 * threads * each  # a quarter of them; more than half, if they queue up
