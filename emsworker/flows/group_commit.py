@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from emsworker.extending.errors import StoreUnavailable
 from emsworker.extending.processes import Wake, forks
@@ -18,12 +18,12 @@ _MOST, _MOST_BYTES = 200, 1 << 20
 _LOOK_S = 1.0  # in case the thread whose turn it was has been interrupted before it could begin
 
 
-class OfFlow(Protocol):
-    """A write of a flow."""
+class Write(Protocol):
+    """What is written."""
 
     @property
-    def flow_id(self) -> int:
-        """Number of the flow."""
+    def place(self) -> Any:
+        """Where, in the order in which rows are locked; only one write of a place is in a commit."""
         ...
 
     @property
@@ -32,7 +32,7 @@ class OfFlow(Protocol):
         ...
 
 
-W = TypeVar("W", bound=OfFlow)
+W = TypeVar("W", bound=Write)
 R = TypeVar("R")
 
 
@@ -56,8 +56,8 @@ class GroupCommit(Generic[W, R]):
     """Commits writes together; thread-safe.
 
     Args:
-        commit: commits some, of flows that differ, in the order of their flows' numbers, and returns a result for each.
-            It may be called again for one that it has committed.
+        commit: commits some, of places that differ, in the order of their places, and returns a result for each. It may
+            be called again for one that it has committed.
     """
 
     def __init__(self, commit: Callable[[Sequence[W]], Sequence[R]]) -> None:
@@ -137,15 +137,15 @@ class GroupCommit(Generic[W, R]):
             self._waiting.extendleft(left)
             raise
 
-    def _take(self) -> dict[int, _Waiting[W, R]]:
-        """Return some that wait, at most one of each flow, by the flows' numbers."""
-        some: dict[int, _Waiting[W, R]] = {}
+    def _take(self) -> dict[Any, _Waiting[W, R]]:
+        """Return some that wait, at most one of each place, by their places."""
+        some: dict[Any, _Waiting[W, R]] = {}
         size = 0
         while self._waiting and len(some) < _MOST and size < _MOST_BYTES:
-            if self._waiting[0].write.flow_id in some:
+            if self._waiting[0].write.place in some:
                 break
             one = self._waiting.popleft()
-            some[one.write.flow_id] = one
+            some[one.write.place] = one
             size += one.write.size
         return some
 

@@ -12,7 +12,7 @@ from emsworker.flows.group_commit import GroupCommit
 
 @dataclass(frozen=True)
 class Write:
-    flow_id: int
+    place: int
     size: int = 1
 
 
@@ -20,10 +20,10 @@ def test_an_error_of_one_write_is_that_of_no_other() -> None:
     tries: list[list[int]] = []
 
     def commit(writes: Sequence[Write]) -> list[int]:
-        tries.append([one.flow_id for one in writes])
-        if any(one.flow_id == 2 for one in writes):
+        tries.append([one.place for one in writes])
+        if any(one.place == 2 for one in writes):
             raise LookupError
-        return [10 * one.flow_id for one in writes]
+        return [10 * one.place for one in writes]
 
     drains: list[Callable[[], None]] = []
     shared = GroupCommit[Write, int](commit)
@@ -42,7 +42,7 @@ def test_an_interrupted_thread_leaves_what_waits_to_the_next() -> None:
     def commit(writes: Sequence[Write]) -> list[int]:
         if interrupts:
             raise interrupts.pop()
-        return [one.flow_id for one in writes]
+        return [one.place for one in writes]
 
     drains: list[Callable[[], None]] = []
     shared = GroupCommit[Write, int](commit)
@@ -62,7 +62,7 @@ def test_threads_that_shared_a_commit_share_the_next_one() -> None:
         nonlocal commits
         commits += 1
         time.sleep(0.002)
-        return [one.flow_id for one in writes]
+        return [one.place for one in writes]
 
     shared = GroupCommit[Write, int](commit)
     with ThreadPoolExecutor(threads) as pool:
