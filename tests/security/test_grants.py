@@ -711,7 +711,16 @@ _WATCHERS = {"worker", "viewer", "reader", "operator", "admin"}
 _READS = {
     **dict.fromkeys(
         (
-            *("topics list", "groups list", "clients", "trace orders/0/1", "dead list", "dead list --by error", "top"),
+            *(
+                "topics list",
+                "groups list",
+                "tasks list",
+                "clients",
+                "trace orders/0/1",
+                "dead list",
+                "dead list --by error",
+                "top",
+            ),
             *("servers list", "refused list", "schedules list", "readers list", "alarms list", "alarms silences"),
             *("flows list", "flows list --by name"),
         ),
@@ -756,6 +765,7 @@ def test_each_list_works_for_whoever_may_read_it_and_others_are_told_who_may(str
                 assert named and roles <= set(those.strip().split(", ")), said
     for command, left_out in (
         ("trace orders/0/1", "headers and errors"),
+        ("tasks list", "headers and errors"),
         ("refused list", "errors"),
         ("alarms list", "receivers"),
     ):
