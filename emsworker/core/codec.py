@@ -233,7 +233,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise EncodeError(f"header {name!r} = {value!r}: names and values must be str")
-    block = json.dumps(dict(headers), separators=(",", ":")).encode()
+    block = _JSON_ENCODE(dict(headers)).encode()
     if block.count(b"{") > 1 or b"[" in block:  # escaped, so that counting brackets gives the nesting depth
         block = b"{" + block[1:].replace(b"{", rb"\u007b").replace(b"[", rb"\u005b")
     if len(block) > MAX_HEADERS_BYTES:

@@ -538,8 +538,12 @@ class Task(Handler, Generic[P, R]):
         """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
         body = self.body_of(args, kwargs)
         options.setdefault("priority", self.options.priority)
-        target = CallTarget(self.name, topic or self.topic, self.group)
+        target = self._target if topic is None else CallTarget(self.name, topic or self.topic, self.group)
         return prepare_call(self.app, target, body, expires, task_id, options)
+
+    @lazy
+    def _target(self) -> CallTarget:
+        return CallTarget(self.name, self.topic, self.group)
 
     @overload
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
@@ -697,6 +701,8 @@ def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
     Raises:
         WrongArguments: they are not a list and a dict by names.
     """
+    if type(args) is tuple and not kwargs and type(kwargs) is dict:  # the usual call
+        return [list(args), {}]
     kwargs = {} if kwargs is None else kwargs
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
         raise WrongArguments(

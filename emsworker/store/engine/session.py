@@ -293,18 +293,20 @@ class Session:
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
             self._used_at = ticks()
-            if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
-                connection._execute_command(COMMAND.COM_QUERY, sql.encode())
-                if self.when_sent is not None:
-                    self.when_sent()
-                connection._read_query_result()
-            else:
+            if not connection.is_plain:
                 connection.query(sql)
-            results = [_result(connection)]
-            while connection._result.has_next:
-                connection.next_result()
-                results.append(_result(connection))
-            return results
+                return _results(connection, [_result(connection)])
+            connection._execute_command(COMMAND.COM_QUERY, sql.encode())  # without PyMySQL's frame, and ours, around it
+            if self.when_sent is not None:
+                self.when_sent()
+            results: list[Result] = []
+            while (ok := connection.read_short_ok()) is not None:
+                results.append(Result((), *ok))
+                if not connection.in_exchange:
+                    return results
+            connection._read_query_result()
+            results.append(_result(connection))
+            return _results(connection, results)
         except BaseException as error:
             if (meaning := self._failed(error)) is error:
                 raise
@@ -621,6 +623,14 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _results(connection: Any, results: list[Result]) -> list[Result]:
+    """Return results with all that follow the last one, which was just read."""
+    while connection._result.has_next:
+        connection.next_result()
+        results.append(_result(connection))
+    return results
 
 
 def _result(connection: Any) -> Result:

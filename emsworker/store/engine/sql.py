@@ -161,6 +161,11 @@ def fill(statement: Sql, parts: Mapping[str, Part]) -> Sql:
     return Sql(pattern % pick(parts))
 
 
+def fill_some(statement: Sql, parts: Mapping[str, Part]) -> Sql:
+    """Replace some parameters of a statement, and leave the others to :func:`fill`."""
+    return Sql(_PARAMETER.sub(lambda found: str(parts.get(found[1], found[0])), statement))
+
+
 @functools.lru_cache(256)
 def nest(statement: Sql, name: str, inner: Sql) -> Sql:
     """Replace one parameter of a statement by other SQL, whose parameters become the statement's own."""

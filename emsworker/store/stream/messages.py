@@ -12,7 +12,7 @@ from emsworker.core.errors import Conflict
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, insertion, nest
+from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, fill_some, insertion, nest
 from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_partition
 
@@ -50,7 +50,8 @@ def _body_of(message: NewMessage) -> Sql:
 
 def row_bytes(message: NewMessage) -> int:
     """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
-    return 2 * sum(map(len, filter(None, message.columns))) + _ROW_BYTES
+    named = len(message.key or b"") + len(message.tag or b"")
+    return 2 * (len(message.uid) + named + len(message.headers) + len(message.body)) + _ROW_BYTES
 
 
 def fitting_body(packet: int) -> int:
@@ -102,10 +103,11 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.retry_on_conflict(attempt, until)
 
 
-@functools.cache
-def _insert_one(head: Sql, row: Sql, known_offset: Sql) -> Sql:
-    """Return the statement of one message with a known offset, with parameters; made once."""
-    return nest(insertion(head, [row]), "offset", known_offset)
+@functools.lru_cache(1024)
+def _insert_at(topic_id: int, partition: int) -> Sql:
+    """Return the statement of one message with a known offset; ``base`` and ``message`` are still to be filled in."""
+    statement = nest(insertion(_SQL.insert_messages, [_SQL.message_row]), "offset", _SQL.known_offset)
+    return fill_some(statement, {"topic_id": topic_id, "partition": partition, "farthest": FARTHEST})
 
 
 def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
@@ -117,10 +119,8 @@ def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
         packet = session.packet()
         add_batch(packet, batch)
         return packet.only_statement
-    where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
-    place: dict[str, Part] = {"base": batch.placement.base or 0, "farthest": FARTHEST}
-    parts = {**where, **place, "message": _body_of(batch.messages[0])}
-    text = fill(_insert_one(_SQL.insert_messages, _SQL.message_row, _SQL.known_offset), parts)
+    parts: dict[str, Part] = {"base": batch.placement.base or 0, "message": _body_of(batch.messages[0])}
+    text = fill(_insert_at(batch.topic_id, batch.partition), parts)
     return text if len(text) <= session.most_bytes else None
 
 
