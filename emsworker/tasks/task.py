@@ -701,9 +701,9 @@ def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
     Raises:
         WrongArguments: they are not a list and a dict by names.
     """
-    if type(args) is tuple and not kwargs and type(kwargs) is dict:  # the usual call
-        return [list(args), {}]
     kwargs = {} if kwargs is None else kwargs
+    if type(args) is tuple and type(kwargs) is dict and not kwargs:  # the usual call
+        return [list(args), {}]
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
         raise WrongArguments(
             f"args of task {task!r} is a {type(args).__name__}; give a list or tuple; nothing was sent"

@@ -233,6 +233,7 @@ class Connection(_Connection):
         if len(head) < _SHORT_OK or head[:5] != _SHORT_OK_HEADS[self._next_seq_id]:
             return None
         self._rfile.read(_SHORT_OK)
+        self._result = None  # PyMySQL's last result may say that another one follows
         self._next_seq_id = (self._next_seq_id + 1) % 256
         self.server_status = head[7] | head[8] << 8
         self.in_exchange = bool(self.server_status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)

@@ -36,6 +36,7 @@ from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, 
 T = TypeVar("T")
 
 _SQL = Statements(__name__)
+BEGIN, COMMIT = _SQL.begin, _SQL.commit
 _CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
 _IDLE_S = 1.0
 _PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
@@ -293,20 +294,17 @@ class Session:
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
             self._used_at = ticks()
-            if not connection.is_plain:
-                connection.query(sql)
-                return _results(connection, [_result(connection)])
-            connection._execute_command(COMMAND.COM_QUERY, sql.encode())  # without PyMySQL's frame, and ours, around it
-            if self.when_sent is not None:
-                self.when_sent()
-            results: list[Result] = []
-            while (ok := connection.read_short_ok()) is not None:
-                results.append(Result((), *ok))
-                if not connection.in_exchange:
-                    return results
-            connection._read_query_result()
-            results.append(_result(connection))
-            return _results(connection, results)
+            if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
+                connection._execute_command(COMMAND.COM_QUERY, sql.encode())
+                if self.when_sent is not None:
+                    self.when_sent()
+                return _read_results(connection)
+            connection.query(sql)
+            results = [_result(connection)]
+            while connection._result.has_next:
+                connection.next_result()
+                results.append(_result(connection))
+            return results
         except BaseException as error:
             if (meaning := self._failed(error)) is error:
                 raise
@@ -625,12 +623,17 @@ class Session:
         self.close()
 
 
-def _results(connection: Any, results: list[Result]) -> list[Result]:
-    """Return results with all that follow the last one, which was just read."""
-    while connection._result.has_next:
-        connection.next_result()
-        results.append(_result(connection))
-    return results
+def _read_results(connection: Any) -> list[Result]:
+    """Read the results of a packet that nothing but us has a part in."""
+    results: list[Result] = []
+    while True:
+        if (numbers := connection.read_short_ok()) is not None:
+            results.append(Result((), *numbers))
+        else:
+            connection._read_query_result()
+            results.append(_result(connection))
+        if not connection.in_exchange:
+            return results
 
 
 def _result(connection: Any) -> Result:

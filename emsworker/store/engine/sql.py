@@ -111,10 +111,23 @@ def column(values: Iterable[Any]) -> list[Sql]:
     return cast("list[Sql]", [_literal(value) for value in values])
 
 
-def blobs(values: Iterable[bytes | None], number: int | None = None) -> Sql:
-    """Write bytes as hexadecimal literals with commas between, and perhaps a number after them: the fastest to make."""
-    text = ",".join(["NULL" if value is None else f"X'{value.hex()}'" for value in values])
-    return Sql(text if number is None else f"{text},{number}")
+def message_blobs(columns: tuple[Any, ...], producer_id: str | None = None, *, sized: bool = False) -> Sql:
+    """Write a message as hexadecimal literals with commas between: written out, it takes a third of a loop's time.
+
+    Args:
+        columns: the values of :data:`MESSAGE_COLUMNS`.
+        producer_id: follows them, if it is given.
+        sized: the size of the body follows.
+    """
+    uid, key, tag, headers, body = columns
+    text = f"X'{uid.hex()}',{_blob(key)},{_blob(tag)},X'{headers.hex()}',X'{body.hex()}'"
+    if producer_id is not None:
+        text = f"{text},X'{producer_id.encode().hex()}'"
+    return Sql(f"{text},{len(body)}" if sized else text)
+
+
+def _blob(value: bytes | None) -> str:
+    return "NULL" if value is None else f"X'{value.hex()}'"
 
 
 @functools.lru_cache(256)
@@ -127,7 +140,7 @@ def _literal(value: Any) -> str:
     if type(value) is int:  # the most frequent
         return str(value)
     if isinstance(value, bytes):
-        return f"X'{value.hex()}'"
+        return _blob(value)
     if isinstance(value, str):
         return _text_literal(value)
     if value is None:

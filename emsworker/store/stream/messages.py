@@ -11,8 +11,19 @@ from typing import NamedTuple
 from emsworker.core.errors import Conflict
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, fill_some, insertion, nest
+from emsworker.store.engine.session import BEGIN, COMMIT, Packet, Session
+from emsworker.store.engine.sql import (
+    Part,
+    Sql,
+    Statements,
+    fill,
+    fill_rows,
+    fill_some,
+    insertion,
+    join,
+    message_blobs,
+    nest,
+)
 from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_partition
 
@@ -45,7 +56,7 @@ class PartitionBatch:
 
 def _body_of(message: NewMessage) -> Sql:
     """Return the part of a row that does not depend on its place."""
-    return blobs((*message.columns, message.producer_id.encode()), len(message.body))
+    return message_blobs(message.columns, message.producer_id, sized=True)
 
 
 def row_bytes(message: NewMessage) -> int:
@@ -82,15 +93,8 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     ordered = list(batches)
     if len(ordered) > 1:
         ordered.sort(key=lambda batch: (batch.topic_id, batch.partition))
-    base = ordered[0].placement.base if len(ordered) == 1 else None
-    if base is not None and (alone := _as_one_statement(session, ordered[0])) is not None:
-        try:
-            session.send(alone)
-        except Conflict:
-            if ticks() > until:
-                raise
-            session.retry_on_conflict(lambda: session.send(alone), until)
-        return [base]
+    elif (alone := _in_one_text(session, ordered[0])) is not None:
+        return [_publish_text(session, alone, ordered[0].placement.base, until)]
 
     def attempt() -> list[int]:
         packet = session.packet()
@@ -103,25 +107,60 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.retry_on_conflict(attempt, until)
 
 
-@functools.lru_cache(1024)
-def _insert_at(topic_id: int, partition: int) -> Sql:
-    """Return the statement of one message with a known offset; ``base`` and ``message`` are still to be filled in."""
-    statement = nest(insertion(_SQL.insert_messages, [_SQL.message_row]), "offset", _SQL.known_offset)
-    return fill_some(statement, {"topic_id": topic_id, "partition": partition, "farthest": FARTHEST})
+def _publish_text(session: Session, text: Sql, base: int | None, until: float) -> int:
+    """Send the whole transaction of a batch, and return its first offset; without a base the counter is raised."""
+
+    def attempt() -> int:
+        if base is not None:
+            session.send(text)
+            return base
+        session.leave_unfinished()  # or its BEGIN would commit what was to be rolled back
+        return session.send(text)[_RAISED].insert_id
+
+    try:
+        return attempt()
+    except Conflict:
+        if ticks() > until:
+            raise
+        return session.retry_on_conflict(attempt, until)
 
 
-def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
-    """Return the only statement, a transaction by itself, of a batch whose place is known; ``None`` if it takes more.
+def _in_one_text(session: Session, batch: PartitionBatch) -> Sql | None:
+    """Return the whole transaction of a batch as one text, if it is one row, or one statement; else ``None``.
 
-    It serves the usual send: one round trip, and nothing that is prepared for more.
+    It serves the usual send: one round trip, and a text of which only the message, and perhaps its place, is new.
     """
-    if len(batch.messages) > 1:
-        packet = session.packet()
-        add_batch(packet, batch)
-        return packet.only_statement
-    parts: dict[str, Part] = {"base": batch.placement.base or 0, "message": _body_of(batch.messages[0])}
-    text = fill(_insert_at(batch.topic_id, batch.partition), parts)
-    return text if len(text) <= session.most_bytes else None
+    base = batch.placement.base
+    if len(batch.messages) == 1:
+        parts: dict[str, Part] = {"message": _body_of(batch.messages[0])}
+        if base is not None:
+            parts["base"] = base
+        elif session.sends_one_by_one:
+            return None
+        text = fill(_one_row(batch.topic_id, batch.partition, is_placed=base is not None), parts)
+        return text if len(text) <= session.most_bytes else None
+    if base is None:
+        return None
+    packet = session.packet()
+    add_batch(packet, batch)
+    return packet.only_statement
+
+
+_RAISED = 1  # the place of the counter's result in what _one_row returns
+
+
+@functools.lru_cache(1024)
+def _one_row(topic_id: int, partition: int, *, is_placed: bool) -> Sql:
+    """Return the transaction of one message, with ``message`` and ``base`` still to be filled in.
+
+    Args:
+        is_placed: its offset, ``base``, is known: it is one statement; otherwise MySQL's counter is raised for it.
+    """
+    offset = _SQL.known_offset if is_placed else _SQL.raised_offset
+    row = nest(insertion(_SQL.insert_messages, [_SQL.message_row]), "offset", offset)
+    whole = row if is_placed else join(";\n", (BEGIN, _SQL.raise_counter, row, COMMIT))
+    where: dict[str, Part] = {"topic_id": topic_id, "partition": partition}
+    return fill_some(whole, where | ({"farthest": FARTHEST} if is_placed else {"count": 1}))
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
