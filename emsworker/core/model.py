@@ -64,12 +64,12 @@ class TopicRule(StrEnum):
     @property
     def writable(self) -> bool:
         """True if messages may be sent."""
-        return "w" in self.value
+        return "w" in self
 
     @property
     def readable(self) -> bool:
         """True if messages may be claimed."""
-        return "r" in self.value
+        return "r" in self
 
 
 class Order(StrEnum):
