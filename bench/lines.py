@@ -44,6 +44,7 @@ LINES = (
     Line("delay", "`delay()`, one caller", publish.delay, raw.insert(1), f"{_ONE_TRIP}, 1 connection"),
     Line("send-20", "`send()`, 20 threads", publish.send(20), raw.insert(20), f"{_ONE_TRIP}, 20 connections"),
     Line("send-64", "`send()`, 64 threads", publish.send(64), raw.insert(64), f"{_ONE_TRIP}, 64 connections"),
+    Line("asend", "`asend()`, 500 coroutines", publish.asend, raw.insert(20), f"{_ONE_TRIP}, 20 connections"),
     Line("send-many", "`send_many()`, 500 a call", publish.send_many, raw.executemany, _MANY),
     Line("delay-many", "`delay_many()`, 500 a call", publish.delay_many, raw.executemany, _MANY),
     Line("drain", "no-op tasks, 2 processes x 4 threads", _DRAIN_NOOP, raw.read, "read bodies, 500 a query"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -38,6 +39,15 @@ def send_many(stage: Stage) -> dict[str, float]:
 def delay_many(stage: Stage) -> dict[str, float]:
     """One caller of a task, 500 calls of it at once."""
     return _rate(stage, 1, lambda tasks: tasks.noop.delay_many([(BODY,)] * _BATCH))
+
+
+def asend(stage: Stage) -> dict[str, float]:
+    """500 coroutines of one event loop, again and again."""
+    return _rate(stage, 1, lambda tasks: asyncio.run(_at_once(tasks)))
+
+
+async def _at_once(tasks: Tasks) -> list[Receipt]:
+    return await asyncio.gather(*(tasks.app.asend("events", BODY) for _ in range(_BATCH)))
 
 
 def _rate(stage: Stage, threads: int, call: Callable[[Tasks], list[Receipt]]) -> dict[str, float]:

@@ -46,7 +46,7 @@ class Answering:
         own, self._server = socket.socketpair()
         connection = self.connection
         connection._sock, connection._rfile, connection._closed = own, own.makefile("rb"), False
-        connection._current_timeout = None
+        connection._current_timeout, connection.server_status = None, 0
         connection.wait_for(10.0)
         numbered = [len(one).to_bytes(3, "little") + bytes([n]) + one for n, one in enumerate(packets, 1) if one]
         self._said, self._piece = b"".join(numbered), piece
