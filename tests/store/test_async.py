@@ -131,7 +131,7 @@ def test_sends_that_wait_share_a_commit_and_each_has_its_own_end(stream: Stream)
         assert stream.status("Com_insert")["Com_insert"] - before < 80, "for 400 messages"
 
     asyncio.run(main())
-    assert _bodies(stream, "single") == Counter([*range(300), 301])
+    assert _bodies(stream, "single") - Counter([301]) == Counter(range(300)), "301 may still be in the outbox"
     assert len(stream.rows(_BODIES, "calls")) == 101
 
 

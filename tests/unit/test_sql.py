@@ -11,7 +11,6 @@ from emsworker.store.engine.sql import (
     column,
     fill,
     fill_rows,
-    fill_some,
     identifier,
     insertion,
     literal,
@@ -49,7 +48,6 @@ def test_values_are_written_as_sql() -> None:
         == f"{message_blobs(columns, 'c')},3"
         == f"{message_blobs(columns)},X'63',3"
     )
-    assert fill_some(_ROW, {"offset": 0}) == _ROW.replace("%(offset)s", "0")
     assert identifier("a`b") == "`a``b`"
     assert insertion(Sql("INSERT VALUES"), [Sql("(1)"), Sql("(2)")], Sql("END")) == "INSERT VALUES (1),(2) END"
     with pytest.raises(InvalidName, match="UTF-8"):

@@ -9,6 +9,7 @@ import io
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,10 @@ from pymysql.constants import COMMAND, CR, SERVER_STATUS
 from pymysql.err import InterfaceError, MySQLError, OperationalError
 
 from emsworker.core.process.clock import ticks
-from emsworker.core.process.forks import after_fork, fork_blocked
+from emsworker.core.process.forks import after_fork, fork_blocked, lazy
 from emsworker.store.engine.errors import is_server_trouble, may_roll_back, rolls_back
 from emsworker.store.engine.greeting import first_to_greet
+from emsworker.store.engine.prepared import PreparedStatements
 from emsworker.store.engine.sql import Sql, Statements, join
 from emsworker.store.engine.tls import trusting_context
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         def _execute_command(self, command: int, sql: str | bytes) -> None: ...
         def _read_query_result(self, unbuffered: bool = False) -> int: ...
         def _read_ok_packet(self) -> Any: ...
+        def _read_packet(self) -> Any: ...
 
 else:
     _Connection = _PyMySQLConnection
@@ -49,6 +52,7 @@ _STAYS = ("INSERT", "UPDATE", "DELETE", "SELECT", "REPLACE", "WITH", "SAVEPOI", 
 _OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass", "autocommit_mode", "init_command")
 
 
+_PREPARED = struct.Struct("<IHH")  # number of the statement, columns of its result, parameters
 _SHORT_OK = 11  # bytes: a length of 7, a number of the packet, and OK, two numbers of a byte, two of two bytes
 _SHORT_OK_HEADS = [bytes((7, 0, 0, number, 0)) for number in range(256)]
 _TEXT = "emstext"
@@ -210,6 +214,26 @@ class Connection(_Connection):
             raise
         self.in_exchange = not unbuffered and self._result.has_next
         return affected
+
+    @lazy
+    def prepared(self) -> PreparedStatements:
+        """The statements that are run often on this connection."""
+        return PreparedStatements(self._prepare)
+
+    def _prepare(self, text: str) -> int | None:
+        """Have the server parse a statement; ``None`` if it, or a proxy before it, does not."""
+        self._execute_command(COMMAND.COM_STMT_PREPARE, text.encode())
+        try:
+            number, columns, parameters = _PREPARED.unpack_from(self._read_packet().get_all_data(), 1)
+            for count in (parameters, columns):
+                for _ in range(count + 1 if count else 0):  # each is described, and an end follows
+                    self._read_packet()
+        except MySQLError:
+            if not self.open:
+                raise
+            number = None
+        self.in_exchange = False
+        return number
 
     def read_short_ok(self) -> tuple[int, int] | None:
         """Read the next answer if it is the shortest there is; any other one is left to PyMySQL.

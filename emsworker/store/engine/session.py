@@ -36,7 +36,6 @@ from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, 
 T = TypeVar("T")
 
 _SQL = Statements(__name__)
-BEGIN, COMMIT = _SQL.begin, _SQL.commit
 _CONFLICT_TRIES, _CONFLICT_S, _CONFLICT_PAUSE_S = 12, 20.0, 1.0
 _IDLE_S = 1.0
 _PACKET_SLACK = 1024  # for statements sent ahead, and the protocol's own bytes
@@ -286,19 +285,46 @@ class Session:
         """
         return self._send(sql, stay=True)
 
+    def run_often(self, statement: Sql, args: Args) -> Result:
+        """Run one statement that is run again and again: prepared, once its connection has run it some times.
+
+        Args:
+            args: its values: whole numbers, bytes, and ``None`` instead of bytes.
+        """
+        try:
+            connection = self._ready(stay=False)
+            prepared = connection.prepared.find(statement, args) if connection.is_plain else None
+            payload = b"" if prepared is None else prepared.payload(args)
+            if 0 < len(payload) <= connection.max_allowed_packet - _PACKET_SLACK:
+                return self._exchange(connection, COMMAND.COM_STMT_EXECUTE, payload)[0]
+        except BaseException as error:
+            if (meaning := self._failed(error)) is error:
+                raise
+            raise meaning from error
+        return self.execute(statement, args)
+
+    def _ready(self, *, stay: bool) -> Any:
+        connection = self._connection
+        if connection is None or (connection.may_change and not stay) or self._pid != os.getpid():
+            return self._open()
+        return connection
+
+    def _exchange(self, connection: Any, command: int, payload: bytes) -> list[Result]:
+        """Send a command without PyMySQL's frame, and ours, around it, and read its results."""
+        self._used_at = ticks()
+        connection._execute_command(command, payload)
+        if self.when_sent is not None:
+            self.when_sent()
+        return _read_results(connection)
+
     def _send(self, sql: Sql, *, stay: bool) -> list[Result]:
         try:  # not in a context manager, which would take a tenth of the time of a short statement
-            connection: Any = self._connection
-            if connection is None or (connection.may_change and not stay) or self._pid != os.getpid():
-                connection = self._open()
+            connection = self._ready(stay=stay)
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
+            if connection.is_plain:
+                return self._exchange(connection, COMMAND.COM_QUERY, sql.encode())
             self._used_at = ticks()
-            if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
-                connection._execute_command(COMMAND.COM_QUERY, sql.encode())
-                if self.when_sent is not None:
-                    self.when_sent()
-                return _read_results(connection)
             connection.query(sql)
             results = [_result(connection)]
             while connection._result.has_next:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from emsworker.core.errors import Conflict
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
-from emsworker.store.engine.session import BEGIN, COMMIT, Packet, Session
+from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
     Part,
     Sql,
     Statements,
     fill,
     fill_rows,
-    fill_some,
     insertion,
-    join,
     message_blobs,
     nest,
 )
@@ -93,8 +91,13 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     ordered = list(batches)
     if len(ordered) > 1:
         ordered.sort(key=lambda batch: (batch.topic_id, batch.partition))
-    elif (alone := _in_one_text(session, ordered[0])) is not None:
-        return [_publish_text(session, alone, ordered[0].placement.base, until)]
+    base = ordered[0].placement.base if len(ordered) == 1 else None
+    if base is not None and len(ordered[0].messages) == 1:
+        _publish_one(session, ordered[0], base, until)
+        return [base]
+    if base is not None and (alone := _only_statement(session, ordered[0])) is not None:
+        _patiently(session, lambda: session.send(alone), until)
+        return [base]
 
     def attempt() -> list[int]:
         packet = session.packet()
@@ -107,60 +110,39 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.retry_on_conflict(attempt, until)
 
 
-def _publish_text(session: Session, text: Sql, base: int | None, until: float) -> int:
-    """Send the whole transaction of a batch, and return its first offset; without a base the counter is raised."""
+def _publish_one(session: Session, batch: PartitionBatch, base: int, until: float) -> None:
+    """Send one message whose place is known, in one statement, a transaction by itself: the usual send."""
+    message = batch.messages[0]
+    uid, key, tag, headers, body = message.columns
+    args = {
+        **{"topic_id": batch.topic_id, "partition": batch.partition, "base": base, "farthest": FARTHEST},
+        **{"uid": uid, "key": key, "tag": tag, "headers": headers, "body": body},
+        **{"producer_id": message.producer_id.encode(), "size": len(body)},
+    }
+    _patiently(session, lambda: session.run_often(_insert_one(), args), until)
 
-    def attempt() -> int:
-        if base is not None:
-            session.send(text)
-            return base
-        session.leave_unfinished()  # or its BEGIN would commit what was to be rolled back
-        return session.send(text)[_RAISED].insert_id
 
+@functools.cache
+def _insert_one() -> Sql:
+    row = nest(nest(_SQL.message_row, "message", _SQL.message_values), "offset", _SQL.known_offset)
+    return insertion(_SQL.insert_messages, [row])
+
+
+def _patiently(session: Session, attempt: Callable[[], object], until: float) -> None:
+    """Run one statement, retried on conflict; without conflict nothing is prepared for that."""
     try:
-        return attempt()
+        attempt()
     except Conflict:
         if ticks() > until:
             raise
-        return session.retry_on_conflict(attempt, until)
+        session.retry_on_conflict(attempt, until)
 
 
-def _in_one_text(session: Session, batch: PartitionBatch) -> Sql | None:
-    """Return the whole transaction of a batch as one text, if it is one row, or one statement; else ``None``.
-
-    It serves the usual send: one round trip, and a text of which only the message, and perhaps its place, is new.
-    """
-    base = batch.placement.base
-    if len(batch.messages) == 1:
-        parts: dict[str, Part] = {"message": _body_of(batch.messages[0])}
-        if base is not None:
-            parts["base"] = base
-        elif session.sends_one_by_one:
-            return None
-        text = fill(_one_row(batch.topic_id, batch.partition, is_placed=base is not None), parts)
-        return text if len(text) <= session.most_bytes else None
-    if base is None:
-        return None
+def _only_statement(session: Session, batch: PartitionBatch) -> Sql | None:
+    """Return the only statement, a transaction by itself, of a batch with a known place; ``None`` if it takes more."""
     packet = session.packet()
     add_batch(packet, batch)
     return packet.only_statement
-
-
-_RAISED = 1  # the place of the counter's result in what _one_row returns
-
-
-@functools.lru_cache(1024)
-def _one_row(topic_id: int, partition: int, *, is_placed: bool) -> Sql:
-    """Return the transaction of one message, with ``message`` and ``base`` still to be filled in.
-
-    Args:
-        is_placed: its offset, ``base``, is known: it is one statement; otherwise MySQL's counter is raised for it.
-    """
-    offset = _SQL.known_offset if is_placed else _SQL.raised_offset
-    row = nest(insertion(_SQL.insert_messages, [_SQL.message_row]), "offset", offset)
-    whole = row if is_placed else join(";\n", (BEGIN, _SQL.raise_counter, row, COMMIT))
-    where: dict[str, Part] = {"topic_id": topic_id, "partition": partition}
-    return fill_some(whole, where | ({"farthest": FARTHEST} if is_placed else {"count": 1}))
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
