@@ -15,7 +15,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.threads import ThreadPool
 from emsworker.publish.outgoing import Outgoing
 
-_MOST = 500  # sends in a commit
+_MOST = 100  # sends in a commit; more of them, ending at once, would delay what else runs in the event loop
 _ITS_OWN = (TopicRuleError, InvalidName, InvalidPriority, MessageTooLarge)  # errors of one message; nothing was written
 
 
@@ -31,7 +31,7 @@ class _Waiting:
 class GatheredSends:
     """The sends of coroutines of any number of event loops.
 
-    A thread that begins takes all that wait by then, at most 500. What comes meanwhile is taken by the next thread, so
+    A thread that begins takes all that wait by then, at most 100. What comes meanwhile is taken by the next thread, so
     nobody waits for others to come. Each send has its own receipt, or its own error.
 
     Args:
@@ -51,7 +51,7 @@ class GatheredSends:
 
     def _start_over(self) -> None:
         self._waiting: deque[_Waiting] = deque()
-        self._is_awaited = False  # a thread has been asked for, and has not begun
+        self._is_awaited = False  # a thread has been asked for, and has not made its messages
 
     async def send(self, pool: ThreadPool, prepare: Callable[[], Outgoing], name: str) -> Receipt:
         """Send one message, and return after its commit; for a cancellation see :meth:`ThreadPool.run`.
@@ -84,18 +84,17 @@ class GatheredSends:
             raise
 
     def _work(self, pool: ThreadPool) -> None:
+        """Send all that wait; the next thread begins when this one has made its messages.
+
+        Threads that all make messages at once would keep the interpreter's lock from the event loop.
+        """
+        together: dict[str, list[tuple[_Waiting, NewMessage]]] = {}
+        alone: list[tuple[str, _Waiting, NewMessage]] = []  # by way of the outbox
         with self._lock:
             taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))]
-            asks = self._is_awaited = bool(self._waiting)
-        try:
-            if asks:
-                self._ask_for_thread(pool)
-        finally:
-            self._publish_all([one for one in taken if one.future.set_running_or_notify_cancel()])
-
-    def _publish_all(self, begun: Sequence[_Waiting]) -> None:
-        together: dict[str, list[tuple[_Waiting, NewMessage]]] = {}
-        for one in begun:
+        for one in taken:
+            if not one.future.set_running_or_notify_cancel():
+                continue
             try:
                 outgoing, message = one.context.run(self._make, one.prepare)
             except BaseException as error:
@@ -103,10 +102,21 @@ class GatheredSends:
                 continue
             if message.is_direct:
                 together.setdefault(outgoing.topic, []).append((one, message))
-            else:  # by way of the outbox
-                self._publish(outgoing.topic, [(one, message)])
-        for topic, members in together.items():
-            self._publish(topic, members)
+            else:
+                alone.append((outgoing.topic, one, message))
+        try:
+            self._let_the_next_begin(pool)
+        finally:
+            for topic, members in together.items():
+                self._publish(topic, members)
+            for topic, one, message in alone:
+                self._publish(topic, [(one, message)])
+
+    def _let_the_next_begin(self, pool: ThreadPool) -> None:
+        with self._lock:
+            asks = self._is_awaited = bool(self._waiting)
+        if asks:
+            self._ask_for_thread(pool)
 
     def _make(self, prepare: Callable[[], Outgoing]) -> tuple[Outgoing, NewMessage]:
         outgoing = prepare()
@@ -116,9 +126,10 @@ class GatheredSends:
         try:
             receipts = self._send(topic, [message for _, message in members])
         except BaseException as error:
-            if len(members) > 1 and isinstance(error, _ITS_OWN):
-                for member in members:
-                    self._publish(topic, [member])
+            if len(members) > 1 and isinstance(error, _ITS_OWN):  # halves find out whose it is
+                half = len(members) // 2
+                self._publish(topic, members[:half])
+                self._publish(topic, members[half:])
                 return
             for one, _ in members:
                 one.future.set_exception(error)

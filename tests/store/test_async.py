@@ -258,14 +258,14 @@ def test_a_neighbour_of_a_thousand_sends_is_hardly_delayed(stream: Stream) -> No
         while not sends.done():
             late += await _ticks(10)
         await sends
-        found = statistics.quantiles(late, n=100)[98]
+        found = statistics.quantiles(late, n=100, method="inclusive")[98]
         print(f"p99 of {len(late)} ticks: {found * 1000:.1f} ms late, at most {max(late) * 1000:.1f} ms")
         return found
 
     async def main() -> list[float]:
         await app.asend("single", 0)
-        return [await p99() for _ in range(3)]
+        return [await p99() for _ in range(5)]
 
     # What our code does to a neighbour it does in every round; what else the machine has to do is in some of them.
     assert min(asyncio.run(main())) < 0.05
-    assert _bodies(stream, "single") == Counter([0, *range(1000), *range(1000), *range(1000)])
+    assert _bodies(stream, "single") == Counter([0, *(5 * [*range(1000)])])
