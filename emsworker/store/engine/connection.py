@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         def _execute_command(self, command: int, sql: str | bytes) -> None: ...
         def _read_query_result(self, unbuffered: bool = False) -> int: ...
         def _read_ok_packet(self) -> Any: ...
-        def _read_packet(self) -> Any: ...
 
 else:
     _Connection = _PyMySQLConnection
@@ -223,6 +222,7 @@ class Connection(_Connection):
     def _prepare(self, text: str) -> int | None:
         """Have the server parse a statement; ``None`` if it, or a proxy before it, does not."""
         self._execute_command(COMMAND.COM_STMT_PREPARE, text.encode())
+        number: int | None
         try:
             number, columns, parameters = _PREPARED.unpack_from(self._read_packet().get_all_data(), 1)
             for count in (parameters, columns):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from emsworker.core.errors import Conflict
-from emsworker.core.model import NewMessage
+from emsworker.core.model import MESSAGE_COLUMNS, NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import (
@@ -113,11 +113,10 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
 def _publish_one(session: Session, batch: PartitionBatch, base: int, until: float) -> None:
     """Send one message whose place is known, in one statement, a transaction by itself: the usual send."""
     message = batch.messages[0]
-    uid, key, tag, headers, body = message.columns
     args = {
         **{"topic_id": batch.topic_id, "partition": batch.partition, "base": base, "farthest": FARTHEST},
-        **{"uid": uid, "key": key, "tag": tag, "headers": headers, "body": body},
-        **{"producer_id": message.producer_id.encode(), "size": len(body)},
+        **dict(zip(MESSAGE_COLUMNS, message.columns, strict=True)),
+        **{"producer_id": message.producer_id.encode(), "size": len(message.body)},
     }
     _patiently(session, lambda: session.run_often(_insert_one(), args), until)
 
