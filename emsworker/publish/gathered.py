@@ -20,7 +20,7 @@ _ITS_OWN = (TopicRuleError, InvalidName, InvalidPriority, MessageTooLarge)  # er
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _AwaitedSend:
     """A send, and the coroutine's ``contextvars``, in which its message is made."""
 
     prepare: Callable[[], Outgoing]
@@ -50,7 +50,7 @@ class GatheredSends:
         forks.after_fork(self._start_over)
 
     def _start_over(self) -> None:
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_AwaitedSend] = deque()
         self._is_awaited = False  # a thread has been asked for, and has not made its messages
 
     async def send(self, pool: ThreadPool, prepare: Callable[[], Outgoing], name: str) -> Receipt:
@@ -61,7 +61,7 @@ class GatheredSends:
             prepare: returns the message; called by a thread.
             name: of the send, for a warning.
         """
-        one = _Waiting(prepare)
+        one = _AwaitedSend(prepare)
         with self._lock:
             self._waiting.append(one)
             asks, self._is_awaited = not self._is_awaited, True
@@ -88,8 +88,8 @@ class GatheredSends:
 
         Threads that all make messages at once would keep the interpreter's lock from the event loop.
         """
-        together: dict[str, list[tuple[_Waiting, NewMessage]]] = {}
-        alone: list[tuple[str, _Waiting, NewMessage]] = []  # by way of the outbox
+        together: dict[str, list[tuple[_AwaitedSend, NewMessage]]] = {}
+        alone: list[tuple[str, _AwaitedSend, NewMessage]] = []  # by way of the outbox
         with self._lock:
             taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))]
         for one in taken:
@@ -122,7 +122,7 @@ class GatheredSends:
         outgoing = prepare()
         return outgoing, self._encode(outgoing)
 
-    def _publish(self, topic: str, members: Sequence[tuple[_Waiting, NewMessage]]) -> None:
+    def _publish(self, topic: str, members: Sequence[tuple[_AwaitedSend, NewMessage]]) -> None:
         try:
             receipts = self._send(topic, [message for _, message in members])
         except BaseException as error:

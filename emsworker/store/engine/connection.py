@@ -221,13 +221,14 @@ class Connection(_Connection):
 
     def _prepare(self, text: str) -> int | None:
         """Have the server parse a statement; ``None`` if it, or a proxy before it, does not."""
+        own: Any = self
         self._execute_command(COMMAND.COM_STMT_PREPARE, text.encode())
         number: int | None
         try:
-            number, columns, parameters = _PREPARED.unpack_from(self._read_packet().get_all_data(), 1)
+            number, columns, parameters = _PREPARED.unpack_from(own._read_packet().get_all_data(), 1)
             for count in (parameters, columns):
                 for _ in range(count + 1 if count else 0):  # each is described, and an end follows
-                    self._read_packet()
+                    own._read_packet()
         except MySQLError:
             if not self.open:
                 raise
