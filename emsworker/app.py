@@ -120,7 +120,7 @@ class Ems:
             ConfigError: a setting is unknown or wrong.
         """
         self.settings = self.registry.settings = replace(self.settings, **changes)
-        self._broker.close()
+        self.close()
         self._broker = self._open_broker()
 
     def bind_to_server(self, server: str) -> None:
@@ -129,7 +129,7 @@ class Ems:
         Raises:
             ConfigError: the setting `servers` names no such server.
         """
-        self._broker.close()
+        self.close()
         self._broker = self._open_broker()
         self._broker.live_on(server)
 
@@ -817,6 +817,7 @@ class Ems:
         """
         self._gathered.close()
         self._broker.close()
+        self._gathered.close()  # what came meanwhile, whose thread was dropped
 
     async def aclose(self) -> None:
         """Close the connections from a coroutine; see :meth:`close`."""
