@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pymysql.constants import COMMAND
 
 from emsworker import Ems
 from emsworker.core.errors import TopicDeleted, UnknownTopic
@@ -84,6 +85,18 @@ def test_a_server_that_does_not_prepare_is_sent_text(stream: Stream, monkeypatch
         app.send("t", number)
     assert [*connection.prepared._prepared.values()] == [None]
     assert stored(stream, "t") == {0: [*range(1, AFTER + 5)]}
+
+
+def test_a_server_that_has_forgotten_the_statement_is_sent_text(stream: Stream) -> None:
+    app = stream.app(allocator="mysql")
+    connection = _prepare(app)
+    (prepared,) = connection.prepared._prepared.values()
+    connection._execute_command(COMMAND.COM_STMT_CLOSE, prepared.head[:4])  # it is not answered
+    connection.in_exchange = False
+    for number in range(3):
+        app.send("t", number)
+    assert app.stream.producer._session._connection is connection
+    assert stored(stream, "t") == {0: [*range(1, AFTER + 7)]}
 
 
 def test_a_topic_that_was_deleted_is_noticed(stream: Stream) -> None:

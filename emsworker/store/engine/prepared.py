@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from emsworker.store.engine.sql import Sql, by_position
 
 AFTER = 16  # runs as text
+FORGOTTEN = (1243, 1615)
+"""Errors of a server that does not know a prepared statement, or must parse it again; it has not run it."""
 _LONGLONG, _BLOB, _UNSIGNED = 0x08, 0xFC, 0x80  # types of the protocol
 _ONCE = struct.Struct("<IBI")
 
@@ -76,6 +78,10 @@ class PreparedStatements:
         if runs > AFTER:
             self._prepared[statement] = self._make(statement, args)
         return self._prepared.get(statement)
+
+    def give_up(self, statement: Sql) -> None:
+        """Send a statement as text from now on."""
+        self._prepared[statement] = None
 
     def _make(self, statement: Sql, args: Mapping[str, Any]) -> PreparedStatement | None:
         pattern, names, pick = by_position(statement)

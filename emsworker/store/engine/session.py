@@ -31,6 +31,7 @@ from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, SET_RESOURCES, Connection, Loan
 from emsworker.store.engine.errors import translate
 from emsworker.store.engine.nodes import ServerSelector
+from emsworker.store.engine.prepared import FORGOTTEN
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
 T = TypeVar("T")
@@ -296,7 +297,12 @@ class Session:
             prepared = connection.prepared.find(statement, args) if connection.is_plain else None
             payload = b"" if prepared is None else prepared.payload(args)
             if 0 < len(payload) <= connection.max_allowed_packet - _PACKET_SLACK:
-                return self._exchange(connection, COMMAND.COM_STMT_EXECUTE, payload)[0]
+                try:
+                    return self._exchange(connection, COMMAND.COM_STMT_EXECUTE, payload)[0]
+                except MySQLError as error:  # as behind a proxy that has changed its connection
+                    if error.args[0] not in FORGOTTEN:
+                        raise
+                    connection.prepared.give_up(statement)
         except BaseException as error:
             if (meaning := self._failed(error)) is error:
                 raise
