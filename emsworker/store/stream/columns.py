@@ -1,6 +1,7 @@
 """The columns of a message, for statements: ``{message_columns}``, and those of a table with an alias.
 
-``{body_size}`` are the bytes of the body. ``{p_plain_columns}`` and ``{m_plain_columns}`` are its body, key, tag, headers and uid in ``ems_publish``.
+``{body_size}`` are the bytes of the body, wherever that is kept.
+``{p_plain_columns}`` and ``{m_plain_columns}`` are its body, key, tag, headers and uid in ``ems_publish``.
 """
 
 from __future__ import annotations

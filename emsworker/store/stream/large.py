@@ -1,4 +1,4 @@
-"""Bodies that are kept beside their messages, in chunks: written with them, read by their handlers, deleted after them."""
+"""Bodies that are kept beside their messages, in chunks: written with them, read by handlers, deleted after them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def read(session: Session, large: LargeBody) -> bytes:
         parts += [data for (data,) in rows]
     if sum(map(len, parts)) != large.size:
         raise DecodeError(
-            f"the large body {large.body_id.hex()} of {large.size} bytes is not there: its message was deleted, or it is "
-            "a copy from another server or an archive"
+            f"the body of {large.size} bytes that is kept beside the message is not there ({large.body_id.hex()}): "
+            "the message was deleted, or this is a copy of it, such as from an archive"
         )
     return b"".join(parts)
 
