@@ -3,7 +3,7 @@
 They are small here, and so are their chunks; ``tests/process/test_large.py`` has large ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from random import Random
@@ -90,76 +90,94 @@ def bodies(stream: Stream) -> set[bytes]:
     return {bytes(body_id) for body_id, _ in rows}
 
 
+class Deeds:
+    """All that happens to messages, each by chance; whatever was read is what was sent.
+
+    Attributes:
+        read: how many large bodies were read.
+    """
+
+    def __init__(self, stream: Stream, choose: Random) -> None:
+        self.stream, self.choose, self.app, self.admin = stream, choose, stream.app(), Admin(stream.app())
+        self.topic = stream.topic(max_message_bytes=1 << 20, keep_done_s=0)
+        self.group, self.client = stream.group(self.topic), stream.client()
+        self.sent: dict[str, list[bytes]] = {}
+        self.own = [uid_text(new_uid()) for _ in range(3)]
+        self.read = 0
+
+    def send(self, transaction: Any = None) -> None:
+        body = self.choose.randbytes(self.choose.choice((1, LARGE, LARGE + 1, 5 * CHUNK, 3000)))
+        dedup = {"dedup_key": self.choose.choice("ab"), "dedup_window": 0}
+        ways: list[dict[str, Any]] = [{}, {}, {"countdown": 0}, dedup, {"uid": self.choose.choice(self.own)}]
+        receipt = self.app.send("t", body, transaction=transaction, **self.choose.choice(ways))
+        if receipt.created:
+            self.sent.setdefault(receipt.id, []).append(body)
+
+    def transact(self) -> None:
+        with suppress(ZeroDivisionError), self.app.transaction() as tx:
+            self.send(tx)
+            self.send(tx)
+            if self.choose.random() < 0.4:
+                raise ZeroDivisionError
+
+    def lend(self) -> None:
+        with self.stream.other() as connection:
+            self.send(connection)
+            connection.commit() if self.choose.random() < 0.6 else connection.rollback()
+
+    def cancel(self) -> None:
+        with suppress(UnknownMessage):
+            self.app.cancel(self.choose.choice(list(self.sent) or self.own), topic="t")
+
+    def run(self, *, dead: bool = False) -> bool:
+        claim = take(self.stream, self.app, self.topic, self.group, self.client, self.choose.randint(1, 4))
+        for message in claim.messages if claim else ():
+            assert message.body in self.sent[message.id]
+            self.read += message.is_large
+        if claim:
+            end(self.stream, self.topic, claim, dead)
+        return bool(claim)
+
+    def fail(self) -> None:
+        self.run(dead=True)
+
+    def requeue(self) -> None:
+        refs = refs_of(self.admin)[:2]
+        self.admin.dead.requeue(refs) if self.choose.random() < 0.6 else self.admin.dead.delete(refs)
+
+    def relay(self) -> bool:
+        return Relay()(self.stream.session, self.app.settings) == 0.0
+
+    def trim(self) -> None:
+        trim_all(self.stream)
+
+    def sweep(self) -> None:
+        sweep(self.stream)
+
+    def finish(self) -> None:
+        """Let everything end."""
+        self.admin.dead.delete(refs_of(self.admin))
+        while self.relay() or self.run():
+            pass
+        self.trim()
+        self.sweep()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_deeds_leave_no_message_without_its_body_and_no_body_without_its_message(
     stream: Stream, seed: int
 ) -> None:
     choose = Random(seed)
-    app, admin = stream.app(), Admin(stream.app())
-    topic = stream.topic(max_message_bytes=1 << 20, keep_done_s=0)
-    group, client = stream.group(topic), stream.client()
-    sent: dict[str, list[bytes]] = {}
-    own = [uid_text(new_uid()) for _ in range(3)]
-    read = 0
-
-    def send(where: Any = None) -> None:
-        body = choose.randbytes(choose.choice((1, LARGE, LARGE + 1, 5 * CHUNK, 3000)))
-        options: dict[str, Any] = choose.choice(
-            (
-                {},
-                {},
-                {"countdown": 0},
-                {"dedup_key": choose.choice("ab"), "dedup_window": 0},
-                {"uid": choose.choice(own)},
-            )
-        )
-        receipt = app.send("t", body, transaction=where, **options)
-        if receipt.created:
-            sent.setdefault(receipt.id, []).append(body)
-
-    def transact() -> None:
-        with suppress(ZeroDivisionError), app.transaction() as tx:
-            send(tx)
-            send(tx)
-            if choose.random() < 0.4:
-                raise ZeroDivisionError
-
-    def lend() -> None:
-        with stream.other() as connection:
-            send(connection)
-            connection.commit() if choose.random() < 0.6 else connection.rollback()
-
-    def cancel() -> None:
-        with suppress(UnknownMessage):
-            app.cancel(choose.choice(list(sent) or own), topic="t")
-
-    def run(dead: bool = False) -> bool:
-        nonlocal read
-        claim = take(stream, app, topic, group, client, choose.randint(1, 4))
-        for message in claim.messages if claim else ():
-            assert message.body in sent[message.id]
-            read += message.is_large
-        if claim:
-            end(stream, topic, claim, dead)
-        return bool(claim)
-
-    def requeue() -> None:
-        refs = refs_of(admin)[:2]
-        admin.dead.requeue(refs) if choose.random() < 0.6 else admin.dead.delete(refs)
-
-    deeds = [send, send, send, transact, lend, cancel, run, run, lambda: run(dead=True), requeue]
-    deeds += [lambda: trim_all(stream), lambda: sweep(stream), lambda: Relay()(stream.session, app.settings)]
+    one = Deeds(stream, choose)
+    deeds: list[Callable[[], object]] = [one.send, one.send, one.send, one.transact, one.lend, one.cancel, one.run]
+    deeds += [one.run, one.fail, one.requeue, one.trim, one.sweep, one.relay]
     for _ in range(150):
         choose.choice(deeds)()
         assert references(stream) <= bodies(stream)
-    sweep(stream)
+    one.sweep()
     assert references(stream) == bodies(stream) != set()
-    admin.dead.delete(refs_of(admin))
-    while Relay()(stream.session, app.settings) == 0.0 or run():
-        pass
-    trim_all(stream)
-    sweep(stream)
-    assert bodies(stream) == set() and read > 20
+    one.finish()
+    assert bodies(stream) == set() and one.read > 20
 
 
 def test_many_are_sent_in_order_and_small_ones_go_as_ever(stream: Stream) -> None:

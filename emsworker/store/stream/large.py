@@ -52,7 +52,7 @@ def read(session: Session, large: LargeBody) -> bytes:
     return b"".join(parts)
 
 
-class Look(NamedTuple):
+class FoundBodies(NamedTuple):
     """Some bodies in the order of their ids.
 
     Attributes:
@@ -64,11 +64,11 @@ class Look(NamedTuple):
     unused: list[bytes]
 
 
-def look(session: Session, after: bytes | None, limit: int) -> Look:
+def look(session: Session, after: bytes | None, limit: int) -> FoundBodies:
     """Look at the next bodies after one of them, at the first ones by default."""
     found = session.rows(_SQL.list_bodies, {"after": after or _FIRST, "last": _LAST, "limit": limit})
     last = bytes(found[-1][0]) if len(found) == limit else None
-    return Look(last, [bytes(body_id) for body_id, is_needed in found if not is_needed])
+    return FoundBodies(last, [bytes(body_id) for body_id, is_needed in found if not is_needed])
 
 
 def delete_unused(session: Session, body_id: bytes) -> bool:
