@@ -22,7 +22,7 @@ from emsworker.beat.retention import trim
 from emsworker.core.errors import DecodeError, MessageTooLarge, UnknownMessage
 from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.large import LargeBody
-from emsworker.core.model import Claim, Failure, Group, Topic
+from emsworker.core.model import Claim, ClaimSource, Failure, Group, Topic
 from emsworker.local import LocalDatabase
 from emsworker.store.groups import claims
 from emsworker.store.groups.progress import flush
@@ -68,7 +68,9 @@ def take(stream: Stream, app: Ems, topic: Topic, group: Group, client: str, batc
 def end(stream: Stream, topic: Topic, claim: Claim, dead: bool = False) -> None:
     failures = [failed(one.offset, one.attempt, dead="no") for one in claim.messages] if dead else []
     failures += [Failure.gone(offset, attempt) for offset, attempt in claim.gone]
-    flush(stream.session, flush_of(claim, topic, claim.hi, failures=failures, finished=True))
+    done = [(one.offset, one.attempt, 1) for one in claim.messages if not dead and claim.source is ClaimSource.RETRY]
+    ended = flush_of(claim, topic, claim.hi, failures=failures, done_offsets=done, finished=True)
+    flush(stream.session, ended)
 
 
 def refs_of(admin: Admin) -> list[DeadRef]:
@@ -163,7 +165,7 @@ class Deeds:
         self.sweep()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_deeds_leave_no_message_without_its_body_and_no_body_without_its_message(
     stream: Stream, seed: int
 ) -> None:
@@ -185,10 +187,9 @@ def test_many_are_sent_in_order_and_small_ones_go_as_ever(stream: Stream) -> Non
     group, sizes = stream.group(topic), [1, 2, LARGE + 1, 3, 4, 5, 2 * LARGE, 2 * LARGE + 1, 6]
     receipts = app.send_many("t", [bytes(size) for size in sizes])
     assert [receipt.offset for receipt in receipts] == [1, 2, None, 4, 5, 6, None, None, 9]
-    before = stream.status("Com_insert", "Questions")
+    before = stream.status("Com_insert")["Com_insert"]
     app.send_many("t", [b"small"] * 5)
-    after = stream.status("Com_insert", "Questions")
-    assert after["Com_insert"] - before["Com_insert"] == 1 and after["Questions"] - before["Questions"] <= 3
+    assert stream.status("Com_insert")["Com_insert"] == before + 1
     claim = take(stream, app, topic, group, stream.client())
     assert claim and [len(message.body) for message in claim.messages[:9]] == sizes
     assert stream.rows("SELECT size, total_size - LENGTH(headers) FROM ems_message WHERE `offset` IN (2, 3)") == [
@@ -284,12 +285,15 @@ def test_archived_topics_take_none(stream: Stream) -> None:
 def test_a_message_that_only_looks_like_a_reference_is_one_of_its_own(stream: Stream) -> None:
     topic, app = stream.topic(), stream.app()
     group = stream.group(topic)
-    values = [{"ems-large": "no number"}, {"ems-large": "0000ffff"}, {"ems-large": ""}]
+    values = [{"ems-large": "no number"}, {"ems-large": "ffffffff"}, {"ems-large": ""}]
     app.send_many("t", values)
     app.send_many("t", values, countdown=0)
     Relay()(stream.session, app.settings)
-    claim = take(stream, app, topic, group, stream.client())
-    assert claim and [message.body for message in claim.messages] == values * 2
+    client, found = stream.client(), []
+    while claim := take(stream, app, topic, group, client):  # those that claim to be large come alone
+        found += [message.body for message in claim.messages]
+        end(stream, topic, claim)
+    assert found == values * 2
     sweep(stream)
 
 

@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers)
-    + IF(LEFT(body, 14) = '{"ems-large":"', CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), LENGTH(body))) STORED,
+    + IF(LEFT(body, 14) = '{"ems-large":"', LEAST(CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), 1073741824), LENGTH(body))) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
   UNIQUE KEY uid (topic_id, uid),
   CONSTRAINT ems_message_sound CHECK (`offset` < 4611686018427387904 AND kind <> '' AND (kind <> 'message' OR uid IS NOT NULL))
