@@ -17,7 +17,8 @@ MESSAGE = {
 
 # Of a body that is kept beside its message the reference begins with the size; see total_size of ems_message.
 _SIZE = (
-    """IF(LEFT({0}body, 14) = '{{"ems-large":"', """
+    """IF(LEFT({0}body, 14) = '{{"ems-large":"' """
+    "AND CONVERT(SUBSTRING({0}body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', "
     "LEAST(CAST(CONV(SUBSTRING({0}body, 15, 8), 16, 10) AS UNSIGNED), 1073741824), LENGTH({0}body))"
 )
 MESSAGE |= {f"{alias}body_size": _SIZE.format(alias.replace("_", ".")) for alias in ("", "d_", "p_")}
