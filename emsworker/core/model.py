@@ -518,7 +518,8 @@ class Message:
     @property
     def is_large(self) -> bool:
         """True if its body is kept beside it, so that :attr:`body` reads it from the server."""
-        return self.raw.startswith(LARGE_MARK)
+        large: bool = self.raw.startswith(LARGE_MARK)
+        return large
 
     @property
     def priority(self) -> int:
