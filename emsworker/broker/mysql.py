@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from emsworker.broker.keys import KeyBackend, MysqlKeys, RedisKeys
@@ -137,7 +136,10 @@ class MysqlBroker:
             ConfigError: it names a serializer that is not known here.
         """
         check_serializers(self.settings.serializer, self.settings.accept)
-        return Decoder(self.settings.accept, self.settings.budget, partial(load_large, self))
+        return Decoder(self.settings.accept, self.settings.budget, self._load_large)
+
+    def _load_large(self, raw: bytes, headers: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        return load_large(self.database, raw, headers)
 
     @lazy
     def producer(self) -> Producer:
@@ -246,7 +248,7 @@ class MysqlBroker:
                 admit(found, message)
             try:
                 if found.max_message_bytes > LARGE_BYTES and any(len(one.body) > LARGE_BYTES for one in messages):
-                    return send_large(self, found, messages, transaction)
+                    return send_large(self.outbox, self._send_directly, found, messages, transaction)
                 if direct:
                     return self.producer.send(found, messages)
                 return self.outbox.send(found, messages, transaction)
@@ -255,6 +257,9 @@ class MysqlBroker:
                 deletions += 1
                 if deletions > _DELETIONS:
                     raise
+
+    def _send_directly(self, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
+        return self.producer.send(topic, messages)
 
     def kept_topic(self, topic: str) -> forwards.KeptTopic | None:
         """Return under which circumstances this server keeps a topic now; ``None`` if it does not."""
