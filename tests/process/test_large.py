@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 
+import pytest
+
 from emsworker import Ems
 from emsworker.admin import Admin
 from tests.process.stream import Stream
@@ -48,6 +50,7 @@ def test_100_mb_reach_every_handler_of_a_server_that_takes_16(stream: Stream) ->
         set_globals(stream.server, f"SET GLOBAL max_allowed_packet = {before}")
 
 
+@pytest.mark.slow
 def test_a_killed_sender_leaves_no_message_without_its_body_and_no_body_without_its_message(stream: Stream) -> None:
     Admin(stream.app).create_topic("blobs", max_message_bytes=200 << 20)
     chance, confirmed = random.Random(29), set[str]()
