@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
   size INT UNSIGNED NOT NULL DEFAULT 0,
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
-  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + IF(LEFT(body, 14) = '{"ems-large":"' AND CONVERT(SUBSTRING(body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', LEAST(CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), 1073741824), LENGTH(body))) STORED,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + IF(LEFT(body, 14) = '{"ems-large":"' AND CONVERT(SUBSTRING(body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', GREATEST(LENGTH(body), LEAST(CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), 1073741824)), LENGTH(body))) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
   UNIQUE KEY uid (topic_id, uid),
   CONSTRAINT ems_message_sound CHECK (`offset` < 4611686018427387904 AND kind <> '' AND (kind <> 'message' OR uid IS NOT NULL))
