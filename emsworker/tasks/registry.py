@@ -13,6 +13,7 @@ from emsworker.core.selection.filters import Filter
 from emsworker.tasks.broadcast import BROADCAST_OPTIONS, BroadcastOptions, BroadcastRoute
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.periodic import Periodic
+from emsworker.tasks.requirements import check_requires, default_group
 from emsworker.tasks.task import Route, Subscription, Task, check_function, full_name
 
 Function = Callable[..., Any]
@@ -81,6 +82,10 @@ class Registry:
     def _time_limits(self) -> dict[str, Any]:
         return {name: getattr(self.settings, name) for name in _LIMITS}
 
+    def group_for(self, group: str | None, options: HandlerOptions) -> str:
+        """Return the group of a task: the one that it names, or the app's setting, or one for the tags it requires."""
+        return group or default_group(self.settings.group, options.tags)
+
     def add_task(self, task: Task, order: str | None) -> None:
         """Add a task to its route.
 
@@ -91,6 +96,7 @@ class Registry:
         route.declare_order(order)
         if task.name in route.tasks or route.subscription is not None:
             raise ConfigError([Problem("task", task.name, f"{route.topic}/{route.group} has a handler for it already")])
+        check_requires(route, task)
         route.tasks[task.name] = task
 
     def declared_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:

@@ -40,6 +40,7 @@ from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
+from emsworker.tasks.requirements import requires_of
 from emsworker.worker.broadcast import BroadcastReader
 from emsworker.worker.child_spec import (
     AWAY,
@@ -181,7 +182,10 @@ class Child:
             settings,
             app.middleware,
             assignments,
-            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
+            LeaseRenewer(
+                *(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
+                tags=spec.tags,
+            ),
             Poller(database, settings, topic_of, in_order, self._on_side_death, also, claims.cancel),
             claims,
             _result_writer(app),
@@ -268,6 +272,8 @@ class Child:
             route.check_order(group.order)
             declare_limit(app.stream, group, route)
             declare_handlers(app.stream, group, route)
+            if not self._spec.has(requires_of(route)):  # the group is there, so that nothing is lost meanwhile
+                continue
             for task in route.tasks.values():
                 task.types  # noqa: B018 - read before the first message, whose time it would take
             assignments.append(Assignment(topic, group, route))

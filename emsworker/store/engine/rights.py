@@ -102,7 +102,7 @@ ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
-ems_handler            -          -         SIUD    S     -       -       S
+ems_handler            -          -         SIUD    S     S       S       S
 ems_cursor             -          S         SU      SU    S       S       Su
 ems_claim              -          s         SIUD    SIUD  S       S       SIUD
 ems_retry              -          s         SIUD    SIUD  s       S       SIUD
