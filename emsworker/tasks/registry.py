@@ -11,6 +11,7 @@ from emsworker.core.ids import check_name
 from emsworker.core.model import TopicKind
 from emsworker.core.selection.filters import Filter
 from emsworker.tasks.broadcast import BROADCAST_OPTIONS, BroadcastOptions, BroadcastRoute
+from emsworker.tasks.fairness import check_fair
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.periodic import Periodic
 from emsworker.tasks.requirements import check_requires, default_group
@@ -97,6 +98,7 @@ class Registry:
         if task.name in route.tasks or route.subscription is not None:
             raise ConfigError([Problem("task", task.name, f"{route.topic}/{route.group} has a handler for it already")])
         check_requires(route, task)
+        check_fair(route, task)
         route.tasks[task.name] = task
 
     def declared_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:
@@ -131,6 +133,7 @@ class Registry:
         route.subscription = Subscription(function, full_name(function), self.options(given))
         route.filter = wanted
         route.declare_order(order)
+        check_fair(route, route.subscription)
         return route.subscription
 
     def check_broadcast(self, topic: str, group: str | None, given: Mapping[str, Any]) -> None:
