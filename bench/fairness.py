@@ -1,4 +1,4 @@
-"""A small customer beside a large one: how long its messages wait, with and without a flood of 100,000 in their group."""
+"""A small customer beside a large one: how long its messages wait with, and without, a flood in their group."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def options(**given: Any) -> Callable[[F], F]:
 
     Args:
         given: those of :class:`HandlerOptions`: ``max_attempts``, ``ladder``, ``on_error``, ``timeout_s``,
-            ``soft_time_limit_s``, ``hard_time_limit_s``, ``rate_limit``, ``max_running``, ``result``,
+            ``soft_time_limit_s``, ``hard_time_limit_s``, ``rate_limit``, ``max_running``, ``requires``, ``fair``, ``result``,
             ``result_ttl_s``; of a coroutine also ``concurrency``.
 
     Raises:

@@ -20,7 +20,7 @@ from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim
 from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements
 from emsworker.store.groups.claims import TAKE_RETRIES, args_of, open_packet, retries_claimed, send_taking
 from emsworker.store.stream.columns import MESSAGE
 
@@ -53,17 +53,21 @@ def take_new(
     """Move the new messages of a partition into lanes, and claim the next ones of all lanes.
 
     Args:
-        wait: wait for the cursor if another client holds it, instead of returning ``NothingClaimed.BUSY``.
+        wait: if nothing waits in the lanes, and another client holds the cursor, wait for it, instead of returning
+            ``NothingClaimed.BUSY``.
         announced: first wait until what is just being published there is committed.
 
     Raises:
         FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
     """
+    lock = _TAKE.lock_cursor_or_skip
     for _ in range(_MOST_RANGES):
-        taken, moved = _move_and_take(session, claimant, partition, before, wait, announced)
-        if moved is None:
+        taken, moved = _move_and_take(session, claimant, partition, before, lock, announced)
+        if moved is None and (taken or not wait):
             return taken or NothingClaimed.BUSY
-        if moved < _RANGE:
+        if moved is None:
+            lock = _TAKE.lock_cursor
+        elif moved < _RANGE:
             return taken
         before, announced = (), False
     return take_waiting(session, claimant)
@@ -86,10 +90,9 @@ def take_waiting(session: Session, claimant: Claimant, before: Sequence[Flush] =
 
 
 def _move_and_take(
-    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush], wait: bool, announced: bool
+    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush], lock: Sql, announced: bool
 ) -> tuple[Claim | NothingClaimed, int | None]:
     """Claim unless a full range was moved; return the number of moved offsets, too, ``None`` if the cursor was busy."""
-    lock = _TAKE.lock_cursor if wait else _TAKE.lock_cursor_or_skip
     args = args_of(claimant) | claimant.group.filter.args
     args |= {"partition": partition, "path": f'$."{claimant.fair}"', "range_id": new_claim_id(), "range": _RANGE}
 
