@@ -25,15 +25,15 @@ def _call(stream: Stream, task: Task, calls: Sequence[tuple[Any, ...]]) -> None:
 
 def test_a_small_customer_is_served_beside_a_flood_also_after_kill_9(stream: Stream) -> None:
     workers = [stream.worker(_APP, groups=["fair"], processes=1, threads=3, settings={"beat_s": 0.2}) for _ in range(2)]
-    _call(stream, app.serve, [(n, "flood") for n in range(3000)])
-    until(lambda: len(stream.record.numbers(tenant="flood")) > 50, 30, "the flood is run")
+    _call(stream, app.serve, [(n, "flood") for n in range(1000)])
+    until(lambda: len(stream.record.numbers(tenant="flood")) > 20, 30, "the flood is run")
     _call(stream, app.serve, [(n, "small") for n in range(10_000, 10_010)])
     before = len(stream.record.numbers("start"))
     until(lambda: len(stream.record.numbers(tenant="small")) == 10, 30, stream.logs())
-    assert len(stream.record.numbers("start")) - before < 1500, "the small customer does not wait for the flood"
+    assert len(stream.record.numbers("start")) - before < 400, "the small customer does not wait for the flood"
     for child in workers[0].children():
         kill(child, signal.SIGKILL)
-    stream.wait_ended([*range(3000), *range(10_000, 10_010)], 90)
+    stream.wait_ended([*range(1000), *range(10_000, 10_010)], 90)
     stream.wait_settled(60)
     starts = Counter(stream.record.numbers("start"))
     again = sum(count - 1 for count in starts.values())
@@ -50,15 +50,16 @@ def test_only_workers_with_its_tags_run_a_task_and_it_holds_up_no_other(one_stre
     stream.wait_ended(range(100, 120))
     assert set(stream.record.numbers()) == set(range(100, 120)), "nobody has a GPU"
     found = [one for one in check(stream.url, None, {}) if one.name == "tags"]
-    assert [one.value for one in found] == [
-        "no worker with tag gpu, which group 'workers-gpu' of topic 'work' requires"
+    assert [one.value.partition(",")[0] for one in found] == [
+        "no worker with tags eu and gpu",
+        "no worker with tag gpu",
     ]
-    assert "--tags gpu" in found[0].fix
+    assert "group 'workers-gpu' of topic 'work'" in found[1].value and "--tags gpu`" in found[1].fix
     lags = Monitoring(Database(stream.url)).lag(10_000, topic="work", group="workers-gpu")
     assert [one.lag >= 20 for one in lags] == [True], "nothing is lost"
     gpu = stream.worker(_APP, topics=["work"], tags=["gpu"])
     stream.wait_ended(range(20))
-    assert not [one for one in check(stream.url, None, {}) if one.name == "tags"]
+    assert "no worker with tag gpu" not in [one.value.partition(",")[0] for one in check(stream.url, None, {})]
     assert plain.stop() == 0
     _call(stream, app.plain, [(200,)])
     _call(stream, app.train, [(300,)])

@@ -9,10 +9,11 @@ SET @ems_head = COALESCE((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICRO
 -- name: add_places
 -- The first message of a key comes after the last of that key, or at the group's virtual time; the following ones a
 -- microsecond later each. The last of a key is an index dive for each partition of the group, and is looked up once for
--- a key. Damaged headers name no key, as in read_wanted_bodies; what the filter excludes is done.
-INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`)
+-- a key. Damaged headers name no key, as in read_wanted_bodies; IGNORE, or bytes that are no UTF-8 would fail the
+-- statement. What the filter excludes is done.
+INSERT IGNORE INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`)
 SELECT %(group_id)s, %(partition)s, f.`offset`, 0,
-  '1000-01-01' + INTERVAL (GREATEST(@ems_head, COALESCE(MAX(f.last) OVER (PARTITION BY f.lane), 0)) + f.place) MICROSECOND, f.lane
+  '1000-01-01' + INTERVAL (GREATEST(@ems_head, COALESCE(MAX(f.last) OVER (PARTITION BY f.lane) + 1, 0)) + f.place - 1) MICROSECOND, f.lane
 FROM (
   SELECT n.`offset`, n.lane, n.place, IF(n.place > 1, NULL, (
     SELECT MAX((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL) FROM ems_retry r FORCE INDEX (lane)
@@ -55,7 +56,7 @@ UPDATE (
   FROM (SELECT s.`partition`, s.`offset`, s.due_at, COALESCE(s.`key`, '') AS lane FROM ems_retry s FORCE INDEX (due)
     WHERE s.group_id = %(group_id)s AND s.claim_id IS NULL AND s.due_at >= '1900-01-01' AND s.due_at <= NOW(6) LIMIT 500) d
 ) e STRAIGHT_JOIN ems_retry r FORCE INDEX (PRIMARY) ON r.group_id = %(group_id)s AND r.`partition` = e.`partition` AND r.`offset` = e.`offset`
-SET r.due_at = '1000-01-01' + INTERVAL (@ems_head + e.place) MICROSECOND
+SET r.due_at = '1000-01-01' + INTERVAL (@ems_head + e.place - 1) MICROSECOND
 WHERE r.claim_id IS NULL AND r.due_at >= '1900-01-01'
 
 -- name: get_moved
