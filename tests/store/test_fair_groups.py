@@ -208,5 +208,8 @@ def test_a_claim_costs_the_same_whatever_waits(stream: Stream) -> None:
     lanes = Lanes(stream)
     lanes.send(*(f"few-{n % 10}" for n in range(100)))
     few = cost(lanes)
-    lanes.send(*(f"many-{n % 1500}" for n in range(6000)))
+    lanes.send(*["large"] * 3000, *(f"many-{n % 1500}" for n in range(3000)))
+    before = reads()
+    lanes.take()
+    assert reads() - before <= 60 * 6000, "moving costs the same for each message"
     assert cost(lanes) <= few * 1.5 + 20, "nothing is counted, and no key is looked at in vain"

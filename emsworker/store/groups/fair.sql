@@ -9,11 +9,11 @@ SET @ems_head = COALESCE((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICRO
 -- name: add_places
 -- The first message of a key comes after the last of that key, or at the group's virtual time; the following ones a
 -- microsecond later each. The last of a key is an index dive for each partition of the group, and is looked up once for
--- a key. Damaged headers name no key, as in read_wanted_bodies; IGNORE, or bytes that are no UTF-8 would fail the
+-- a key; by a sum, because for a maximum over a window MariaDB reads all of its rows for each row. Damaged headers name no key, as in read_wanted_bodies; IGNORE, or bytes that are no UTF-8 would fail the
 -- statement. What the filter excludes is done.
 INSERT IGNORE INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`)
 SELECT %(group_id)s, %(partition)s, f.`offset`, 0,
-  '1000-01-01' + INTERVAL (GREATEST(@ems_head, COALESCE(MAX(f.last) OVER (PARTITION BY f.lane) + 1, 0)) + f.place - 1) MICROSECOND, f.lane
+  '1000-01-01' + INTERVAL (GREATEST(@ems_head, COALESCE(SUM(f.last) OVER (PARTITION BY f.lane ORDER BY f.place ROWS UNBOUNDED PRECEDING) + 1, 0)) + f.place - 1) MICROSECOND, f.lane
 FROM (
   SELECT n.`offset`, n.lane, n.place, IF(n.place > 1, NULL, (
     SELECT MAX((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL) FROM ems_retry r FORCE INDEX (lane)
