@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import consume, latency, publish, raw, worker
+from bench import consume, fairness, latency, publish, raw, worker
 from bench.stage import Stage
 
 Measure = Callable[[Stage], dict[str, float]]
@@ -77,5 +77,12 @@ LINES = (
         raw.insert_latency,
         _ONE_TRIP,
         redis=True,
+    ),
+    Line(
+        "fairness",
+        "`delay()` to handler of a small customer, 20/s, behind 100,000 of a large one",
+        fairness.FLOODED,
+        fairness.ALONE,
+        "the same without the large one",
     ),
 )

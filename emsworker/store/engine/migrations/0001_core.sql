@@ -159,7 +159,7 @@ CREATE TABLE IF NOT EXISTS ems_group (
 
 -- Settings of a group's handlers for failures that their workers cannot report themselves: attempts and ladder, NULL
 -- for the group's own. One row for each task, or one with an empty name for a subscription; workers write them when
--- they start.
+-- they start. requires: the tags that a worker needs to run the group, the same in all of its rows.
 
 CREATE TABLE IF NOT EXISTS ems_handler (
   group_id INT UNSIGNED NOT NULL,
@@ -167,6 +167,7 @@ CREATE TABLE IF NOT EXISTS ems_handler (
   on_error ENUM('retry', 'dead', 'ignore') NOT NULL,
   ladder TEXT CHARACTER SET ascii NULL,
   max_attempts SMALLINT UNSIGNED NULL,
+  requires VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (group_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -359,6 +360,7 @@ CREATE TABLE IF NOT EXISTS ems_client (
   renewed_at DATETIME(6) NOT NULL,
   expires_at DATETIME(6) NOT NULL,
   servers VARCHAR(4000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'main',
+  tags VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (client_id),
   KEY process (process_id)
 ) ENGINE=InnoDB;
