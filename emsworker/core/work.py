@@ -27,6 +27,7 @@ class Claimant:
         knows_held: True if it has read which tasks of the group are paused; otherwise it claims only if none is.
         most_isolation: what needs a higher one is left to others.
         broadcasts: ids of the broadcast topics whose ends are read with a claim.
+        fair: the header whose values share the group fairly; empty for none.
     """
 
     topic: Topic
@@ -39,6 +40,7 @@ class Claimant:
     knows_held: bool = False
     most_isolation: Isolation = Isolation.LAST
     broadcasts: Collection[int] = ()
+    fair: str = ""
     claim_id: int = field(default_factory=new_claim_id)
 
 
