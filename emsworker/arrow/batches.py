@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from emsworker.extending.errors import UnknownTopic
 from emsworker.extending.values import OffsetRange, uid_text
 
 _FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
+T = TypeVar("T")
 
 
 def read(
@@ -68,7 +70,7 @@ def read_from(
     left = sys.maxsize if limit is None else limit
     if not left:
         return
-    for part in read_parts(database, batches, query, one.offsets, first_rows=left):
+    for part in read_parts(database, batches, query, one.offsets, limit):
         if dataset == "messages" and fail_on_data_loss:
             _check_kept(part, one)
         if part.batch.num_rows:
@@ -89,7 +91,7 @@ class ReadPart:
 
 
 def read_parts(
-    database: Database, batches: Batches, query: scan.Query, offsets: OffsetRange, first_rows: int = _FIRST_ROWS
+    database: Database, batches: Batches, query: scan.Query, offsets: OffsetRange, limit: int | None = None
 ) -> Iterator[ReadPart]:
     """Yield the rows of a range in order, in parts of at most ``query.fetch_bytes`` or one offset.
 
@@ -97,29 +99,43 @@ def read_parts(
     connection only that part is read again. How many offsets fit is not known before: of a part that is too large
     nothing is used, and it is read again as a smaller one.
 
+    While a part is being used, the server packs the next one, unless there is a limit.
+
     Args:
-        first_rows: offsets of the first part; the next ones are larger if they are small enough in bytes.
+        limit: the number of rows that are wanted.
 
     Raises:
         StoreUnavailable: the server could not be reached within the time that a call may take.
     """
-    start, step = offsets.start, min(first_rows, _FIRST_ROWS)
-    while start < offsets.end:
-        part = offsets.part(start, start + step)
-        packed = database.call(partial(scan.fetch_packed, query=query, offsets=part))
-        found = unpack(packed, query.fetch_bytes, scan.ORDER[query.dataset])
-        if found.complete == packed.count:
-            yield ReadPart(part, batches.batch(found.columns, packed.count), packed.log_start)
-        elif len(part) == 1:
-            rows = database.call(partial(scan.fetch_rows, query=query, offsets=part))
-            yield ReadPart(part, batches.batch_of(rows.rows), rows.log_start)
-        else:
-            step = max(1, len(part) * found.complete * 9 // (packed.count * 10))
-            continue
-        start = part.end
-        size = sum(map(len, packed.texts.values()))
-        if size * 4 <= query.fetch_bytes and packed.count * 2 <= _MOST_ROWS:
-            step = min(step * 4, _MOST_ROWS)
+    part = offsets.part(offsets.start, offsets.start + min(_FIRST_ROWS, limit or _FIRST_ROWS))
+    early: Future[scan.Packed] | None = None
+    with ThreadPoolExecutor(1, "ems-read") as thread:  # one, as there is one connection
+
+        def fetch(get: Callable[..., T], part: OffsetRange) -> Future[T]:
+            return thread.submit(database.call, partial(get, query=query, offsets=part))
+
+        while part:
+            packed = (early or fetch(scan.fetch_packed, part)).result()
+            following, early = offsets.part(part.end, part.end + _next_step(query, packed)), None
+            if following and limit is None and packed.size <= query.fetch_bytes:
+                early = fetch(scan.fetch_packed, following)
+            found = unpack(packed, query.fetch_bytes, scan.ORDER[query.dataset])
+            if found.complete == packed.count:
+                yield ReadPart(part, batches.batch(found.columns, packed.count), packed.log_start)
+            elif len(part) == 1:
+                rows = fetch(scan.fetch_rows, part).result()
+                yield ReadPart(part, batches.batch_of(rows.rows), rows.log_start)
+            else:
+                fewer = len(part) * found.complete * 9 // (packed.count * 10)
+                following, early = offsets.part(part.start, part.start + max(1, fewer)), None
+            part = following
+
+
+def _next_step(query: scan.Query, packed: scan.Packed) -> int:
+    """Return how many offsets to read after those."""
+    step = len(packed.offsets)
+    small = packed.size * 4 <= query.fetch_bytes and packed.count * 2 <= _MOST_ROWS
+    return min(step * 4, _MOST_ROWS) if small else step
 
 
 def _check_kept(part: ReadPart, one: Slice) -> None:

@@ -37,7 +37,7 @@ def unpack(packed: Packed, most_bytes: int, order: Sequence[str]) -> Unpacked:
     lengths = dict(zip(packed.texts, numbers.columns[len(packed.numbers) :], strict=True))
     ends = {name: pc.cumulative_sum(pc.fill_null(length, 0)) for name, length in lengths.items()}
     complete = min([numbers.num_rows, *(_until(ends[name], len(text)) for name, text in packed.texts.items())])
-    if sum(map(len, packed.texts.values())) > most_bytes:
+    if packed.size > most_bytes:
         complete = min(complete, _until(_sum(list(ends.values())), most_bytes))
     if complete < packed.count:
         return Unpacked(complete, {})

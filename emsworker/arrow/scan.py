@@ -97,6 +97,11 @@ class Packed:
     texts: Mapping[str, bytes]
     log_start: int | None
 
+    @property
+    def size(self) -> int:
+        """The bytes of its texts."""
+        return sum(map(len, self.texts.values()))
+
 
 def list_bounds(session: Session, topic_id: int) -> list[PartitionBounds]:
     """List the bounds of a topic's partitions."""
@@ -179,9 +184,7 @@ def _packs(dataset: str, numbers: Sequence[str], texts: Sequence[str]) -> Sql:
             values[name] = fill(_SQL.stored, {"value": values[name]})
     line = [fill(_SQL.number, {"value": values[name]}) for name in numbers]
     line += [fill(_SQL.length, {"value": values[name]}) for name in texts]
-    with_commas = [one for value in line for one in (value, _SQL.comma)]
-    with_commas[-1] = _SQL.line_end
-    packs = [join(", ", with_commas), *(values[name] for name in texts)]
+    packs = [fill(_SQL.line, {"values": join(", ", line)}), *(values[name] for name in texts)]
     return join(", ", [fill(_SQL.pack, {"values": one}) for one in packs])
 
 

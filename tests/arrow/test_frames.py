@@ -167,7 +167,9 @@ def test_polars_pushes_columns_predicates_and_limits(named: Stream, fetched: lis
     assert frame.select(pl.len()).collect().item() == 101, "it is read when it is collected"
 
 
-def test_a_reader_holds_one_fetch_and_one_connection(named: Stream, fetched: list[tuple[tuple[str, ...], int]]) -> None:
+def test_a_reader_holds_two_fetches_and_one_connection(
+    named: Stream, fetched: list[tuple[tuple[str, ...], int]]
+) -> None:
     named.topic("t")
     named.app().send_many("t", ["x" * 1000] * 20)
     named.app().send("t", "x" * 9000)
@@ -176,10 +178,10 @@ def test_a_reader_holds_one_fetch_and_one_connection(named: Stream, fetched: lis
     assert fetched == []
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:  # as an engine with threads drives it
         sizes = [first.submit(reader.read_next_batch).result().num_rows]
-        assert len(fetched) == 2, "the first was too large"
+        assert len(fetched) <= 3, "one that was too large, one that is used, and the next one"
         assert len(named.rows("SHOW PROCESSLIST")) == threads + 1
         sizes.append(second.submit(reader.read_next_batch).result().num_rows)
-        assert len(fetched) == 3 and len(named.rows("SHOW PROCESSLIST")) == threads + 1
+        assert len(fetched) <= 4 and len(named.rows("SHOW PROCESSLIST")) == threads + 1
     sizes += [batch.num_rows for batch in reader]
     assert sum(sizes) == 21 and max(sizes) <= 4 and sizes[-1] == 1
     batches = scan_polars(subscribe="t", fetch_bytes="4k").collect_batches(chunk_size=2)
