@@ -69,8 +69,8 @@ def read_arrow(
     """Read the stream as a :class:`pyarrow.RecordBatchReader`.
 
     The offsets are planned in this call, as for ``spark.read.format("ems")``: later messages are not read. The rows are
-    fetched while the reader is used, over one connection, which is closed with the last batch: at most ``fetch_bytes``
-    (8 MiB) or one message at once.
+    fetched while the reader is used, over one connection, which is closed with the last batch: one fetch ahead, each of
+    at most ``fetch_bytes`` (8 MiB) or one message.
 
     Args:
         options: options of ``format("ems")`` by the names that they have in Spark.
