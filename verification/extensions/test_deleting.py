@@ -83,12 +83,13 @@ _DELETED = [
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
+    _deleted("http", "emsworker.http", "cli/test_help.py cli/test_starts.py http"),
     _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
     _deleted(
         "web",
-        "emsworker.web emsworker.flows.pages",
-        f"{_WEB} flows/test_pages.py flows/test_values.py flows/test_hostile.py",
+        "emsworker.web emsworker.flows.pages emsworker.http",
+        f"{_WEB} http flows/test_pages.py flows/test_values.py flows/test_hostile.py",
     ),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted(
