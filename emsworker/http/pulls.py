@@ -37,19 +37,43 @@ Act = Callable[[PullConsumer, Message], None]
 
 @dataclass
 class HeldMessage:
-    """A message that was handed to a client.
+    """A message that was handed to a client, and what became of it.
 
     Attributes:
+        message: ``None`` when it is not needed any more, so that its body is not kept.
         act: by which it was settled, if it was.
+        is_confirmed: that is written down.
+        error: why it was not, or cannot be settled any more.
     """
 
-    message: Message
+    message: Message | None
     act: str | None = None
+    is_confirmed: bool = False
+    error: EmsError | None = None
 
     @property
     def is_held(self) -> bool:
         """True until it is settled or lost, or its time is over."""
-        return isinstance(self.message.run, PulledRun) and self.message.run.ended is None
+        return self.message is not None and _ended(self.message) is None
+
+    @property
+    def is_needed(self) -> bool:
+        """True until it is no longer in hand, and what it was settled by is written down."""
+        return self.is_held or (self.act is not None and not self.is_confirmed)
+
+    def confirm(self, error: EmsError | None) -> None:
+        """Note that what it was settled by is written down, or that this is not possible."""
+        self.is_confirmed, self.error, self.message = True, error, None
+
+    def let_go(self) -> None:
+        """Forget the message if it has timed out or was lost, and was not settled."""
+        if self.message is not None and self.act is None:
+            self.error = _ended(self.message)
+            self.message = None if self.error is not None else self.message
+
+
+def _ended(message: Message) -> EmsError | None:
+    return message.run.ended if isinstance(message.run, PulledRun) else NotInHand("it is delivered again")
 
 
 @dataclass
@@ -148,7 +172,8 @@ class PulledGroup:
             request.answer.cancel()
         elif not request.answer.cancelled() and request.answer.exception() is None:
             receipts = [receipt for receipt, _ in request.answer.result()]
-            await self._release([self._held.pop(receipt).message for receipt in receipts])
+            held = [self._held.pop(receipt, None) for receipt in receipts]
+            await self._release([one.message for one in held if one is not None and one.message is not None])
 
     async def _fetch_for_all(self) -> None:
         """Fetch until no client waits; a consumer that fails is closed, and another one opened."""
@@ -213,7 +238,12 @@ class PulledGroup:
     def _forget_ended(self) -> None:
         """Forget some of what is no longer in hand; until then a repeated ack of it is answered as the first one."""
         if len(self._held) > 2 * self._most:
-            self._held = {receipt: held for receipt, held in self._held.items() if held.is_held}
+            self._held = {receipt: held for receipt, held in self._held.items() if held.is_needed}
+
+    def let_go(self) -> None:
+        """Forget the bodies of messages that are no longer in hand."""
+        for held in self._held.values():
+            held.let_go()
 
     async def _release(self, messages: Sequence[Message]) -> None:
         consumer = self._consumer
@@ -292,18 +322,32 @@ class PulledGroup:
             return {receipt: _closed() for receipt in held}
         failed: dict[str, EmsError] = {}
         for receipt, one in held.items():
-            if confirms and one.act == name:
-                continue
             try:
-                act(consumer, one.message)
-                one.act = name
+                self._settle(consumer, one, name, act, confirms)
             except EmsError as error:
                 failed[receipt] = error
         if confirms:
-            by_message = {id(one.message): receipt for receipt, one in held.items() if receipt not in failed}
-            for message in consumer.confirm(*[one.message for receipt, one in held.items() if receipt not in failed]):
-                failed[by_message[id(message)]] = FenceLost("another owner has it; it is delivered again")
+            left = {receipt: one for receipt, one in held.items() if receipt not in failed and not one.is_confirmed}
+            self._confirm(consumer, left)
+            failed |= {receipt: one.error for receipt, one in left.items() if one.error is not None}
         return failed
+
+    @staticmethod
+    def _settle(consumer: PullConsumer, one: HeldMessage, name: str, act: Act, confirms: bool) -> None:
+        if confirms and one.act == name and (one.error is None or not one.is_confirmed):
+            return
+        if one.message is None:
+            raise one.error or NotInHand(f"it was settled already, by {one.act}")
+        act(consumer, one.message)
+        if confirms:
+            one.act = name
+
+    @staticmethod
+    def _confirm(consumer: PullConsumer, settled: Mapping[str, HeldMessage]) -> None:
+        messages = [one.message for one in settled.values() if one.message is not None]
+        lost = {id(message) for message in consumer.confirm(*messages)} if messages else set()
+        for one in settled.values():
+            one.confirm(FenceLost("another owner has it; it is delivered again") if id(one.message) in lost else None)
 
 
 def _closed() -> EmsError:
@@ -385,7 +429,9 @@ class GroupPulls:
         """Close the groups that nobody uses."""
         while True:
             await asyncio.sleep(_SWEEP_S)
-            for pulled in [one for one in self._groups.values() if one.is_idle]:
+            for pulled in self.groups():
+                pulled.let_go()
+            for pulled in [one for one in self.groups() if one.is_idle]:
                 self._forget(pulled)
                 await pulled.close(HttpFault(503, "busy", "the group is opened anew; ask again"))
 

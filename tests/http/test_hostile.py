@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
+from emsworker.cli.main import ems as root
 from emsworker.http.openapi import document
 from emsworker.http.operations import OPERATIONS
 from tests.http.calling import Server, serving
@@ -188,13 +190,16 @@ def test_the_document_describes_every_operation_by_valid_schemas(strict: Server)
     assert fetched
 
 
-def test_a_file_of_tokens_that_is_wrong_is_refused_in_one_line(stream: Stream, tmp_path: Path) -> None:
-    from tests.support.commands import Ems
+def test_a_file_of_tokens_that_is_wrong_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
 
-    ems = Ems({"EMS_URL": stream.url}, tmp_path)
-    assert "Give --tokens" in ems("http").err
-    for text, told in (("", "names no token"), ("a:b:c\n", "line 1"), ("a:worker:*:00\n", "line 1")):
-        (tmp_path / "tokens").write_text(text)
-        done = ems("http", "--tokens", "tokens")
-        assert done.code != 0 and told in done.err and len(done.err.splitlines()) == 1, done
-    assert "cannot be read" in ems("http", "--tokens", "nowhere").err
+    def told(*options: str) -> str:
+        done = CliRunner().invoke(root, ["http", *options], env={"EMS_URL": "mysql://nobody@127.0.0.1:1/none"})
+        assert done.exit_code != 0 and "Traceback" not in done.output
+        return done.output
+
+    assert "Give --tokens" in told()
+    assert "cannot be read" in told("--tokens", str(path))
+    for text, why in (("", "names no token"), ("a:b:c\n", "line 1"), ("#\na:worker:*:00\n", "line 2")):
+        path.write_text(text)
+        assert why in (said := told("--tokens", str(path))) and len(said.splitlines()) == 1, said
