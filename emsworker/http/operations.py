@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from emsworker.http import followed
 from emsworker.http.asked import CheckedRequest, HttpServices
 from emsworker.http.bodies import outgoing
 from emsworker.http.faults import HttpFault, fault_of
+from emsworker.http.pulls import HeldMessage, PulledGroup
 from emsworker.http.schemas import Schema, items, members, number, text
 from emsworker.web.events import EventStream
 
@@ -155,7 +157,7 @@ async def _settle(
 ) -> Any:
     """Settle the messages of receipts, each by itself; the answer names those for which it failed."""
     failed: dict[str, HttpFault] = {}
-    by_group: dict[Any, dict[str, Any]] = {}
+    by_group: dict[PulledGroup, dict[str, HeldMessage]] = {}
     for receipt in asked.body["receipts"]:
         found = site.pulls.find(receipt)
         if found is None or not asked.token.reaches(found[0].topic):
@@ -163,7 +165,7 @@ async def _settle(
         else:
             by_group.setdefault(found[0], {})[receipt] = found[1]
     for pulled, held in by_group.items():
-        refused = await site.call(lambda pulled=pulled, held=held: pulled.settle(held, name, act, confirms=confirms))
+        refused = await site.call(partial(pulled.settle, held, name, act, confirms=confirms))
         failed |= {receipt: fault_of(error) for receipt, error in refused.items()}
     if failed:
         several = [{"receipt": receipt, "code": one.code, "message": one.text} for receipt, one in failed.items()]

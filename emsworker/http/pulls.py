@@ -154,8 +154,9 @@ class PulledGroup:
         if not self._is_fetching:
             self._pump = asyncio.create_task(self._fetch_for_all())
         leaving = asyncio.ensure_future(gone())
+        either: list[asyncio.Future[Any]] = [request.answer, leaving]
         try:
-            await asyncio.wait([request.answer, leaving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
                 await self._give_back(request)
                 return []

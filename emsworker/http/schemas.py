@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from emsworker.http.faults import HttpFault
@@ -17,7 +17,7 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "array": list,
     "object": dict,
 }
-_BOUNDS = (
+_BOUNDS: Sequence[tuple[str, Callable[[Any, Any], bool], str]] = (
     ("minimum", lambda value, most: value >= most, "at least"),
     ("maximum", lambda value, most: value <= most, "at most"),
     ("minLength", lambda value, most: len(value) >= most, "of a length of at least"),
@@ -73,7 +73,8 @@ def check(value: Any, schema: Schema, place: str = "the body") -> None:
     kind = schema.get("type")
     if kind is None:
         return
-    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+    fits = isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    if not fits:
         raise _misfit(place, value, f"must be of the type {kind}")
     if kind == "string" and not _has_utf8(value):
         raise _misfit(place, value, "has no UTF-8 form")

@@ -167,7 +167,9 @@ class HttpSite:
 
         return self._guarded(operation.name, answer)
 
-    def _guarded(self, name: str, answer: Callable[[Request], Awaitable[Response]]) -> Any:
+    def _guarded(
+        self, name: str, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that answers each error in JSON, and counts."""
 
         async def endpoint(request: Request) -> Response:

@@ -12,13 +12,13 @@ app = Ems("shop")
 
 @app.task(name="add", result=True, bind=True)
 def add(self: Any, a: int, b: int) -> int:
-    self.report_progress(0.5, "half")
+    self.request.report_progress(0.5, "half")
     return a + b
 
 
 @app.task(name="slow", result=True, bind=True)
 def slow(self: Any, gate: str) -> str:
-    self.report_progress(0.25, "waits")
+    self.request.report_progress(0.25, "waits")
     until(lambda: Path(gate).exists(), 60, "the test opens the gate")
     return "done"
 

@@ -55,7 +55,7 @@ def test_messages_are_acked_retried_released_and_buried(site: Server, stream: St
     site.ok("/v1/nack", {"receipts": [receipt[1]], "delay_s": 0, "error": "not now"})
     site.ok("/v1/nack", {"receipts": [receipt[2]], "dead": True, "error": "never"})
     site.ok("/v1/release", {"receipts": [receipt[3]]})
-    again = {}
+    again: dict[int, dict[str, Any]] = {}
     while len(again) < 2:
         again |= {one["body"]: one for one in site.fetch("ends", n=4, wait_s=10)}
     assert {body: one["attempt"] for body, one in again.items()} == {1: 2, 3: 1}
