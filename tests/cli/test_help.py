@@ -85,6 +85,9 @@ def test_everything_that_prints_knows_json() -> None:
         ("chaos",),
         ("flows",),
         ("local",),
+        ("http",),
+        ("http", "client"),
+        ("http", "token"),
         ("web",),
         ("web", "password"),
     }
