@@ -95,7 +95,8 @@ _DELETED = [
     _deleted(
         "flows",
         "emsworker.flows",
-        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows sample security/test_grants.py",
+        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows http/shop.py http/test_following.py sample "
+        "security/test_grants.py",
     ),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
     _deleted(
