@@ -137,7 +137,9 @@ def test_what_a_client_that_has_gone_was_to_get_goes_to_another_at_once(site: Se
     site.ok("/v1/ack", {"receipts": [found["receipt"]]})
 
 
-def test_what_is_acked_is_done_and_the_rest_comes_again_after_a_kill(stream: Stream, tmp_path: Path) -> None:
+def test_what_is_acked_is_done_and_the_rest_comes_again_after_a_kill(
+    site: Server, stream: Stream, tmp_path: Path
+) -> None:
     with serving(stream, tmp_path, "--auto-create") as first:
         first.send("killed", *range(6))
         held: dict[int, str] = {}
@@ -146,33 +148,33 @@ def test_what_is_acked_is_done_and_the_rest_comes_again_after_a_kill(stream: Str
         first.ok("/v1/ack", {"receipts": [held[0], held[3]]})
         first.running.process.send_signal(signal.SIGKILL)
         first.running.process.wait()
-    with serving(stream, tmp_path) as second:
-        lost = second.post("/v1/ack", {"receipts": [held[1]]})
-        assert (lost.status, lost.code) == (409, "not_in_hand")
-        left = {1, 2, 4, 5}
-        while left:  # after a crash they come one at a time
-            for one in second.fetch("killed", n=6, wait_s=20):
-                assert one["body"] in left, "what was acked does not come again"
-                left.remove(one["body"])
-                second.ok("/v1/ack", {"receipts": [one["receipt"]]})
-        assert second.fetch("killed", n=6) == []
+    lost = site.post("/v1/ack", {"receipts": [held[1]]})
+    assert (lost.status, lost.code) == (409, "not_in_hand")
+    left = {1, 2, 4, 5}
+    while left:  # after a crash they come one at a time
+        for one in site.fetch("killed", n=6, wait_s=20):
+            assert one["body"] in left, "what was acked does not come again"
+            left.remove(one["body"])
+            site.ok("/v1/ack", {"receipts": [one["receipt"]]})
+    assert site.fetch("killed", n=6) == []
 
 
-def test_a_server_that_stops_lets_clients_settle_and_gives_back_the_rest(stream: Stream, tmp_path: Path) -> None:
-    with serving(stream, tmp_path, "--auto-create", "--grace", "3s") as site, ThreadPoolExecutor(1) as clients:
-        site.send("stopped", 0, 1)
+def test_a_server_that_stops_lets_clients_settle_and_gives_back_the_rest(
+    site: Server, stream: Stream, tmp_path: Path
+) -> None:
+    with serving(stream, tmp_path, "--auto-create", "--grace", "3s") as ending, ThreadPoolExecutor(1) as clients:
+        ending.send("stopped", 0, 1)
         held: dict[int, str] = {}
         while len(held) < 2:
-            held |= {one["body"]: one["receipt"] for one in site.fetch("stopped", n=2, wait_s=10)}
-        waiting = clients.submit(site.post, "/v1/topics/stopped/groups/g/fetch", {"wait_s": 60})
-        until(lambda: _waiting(site, "stopped") == 1, 30, "it waits")
-        site.running.process.send_signal(signal.SIGTERM)
+            held |= {one["body"]: one["receipt"] for one in ending.fetch("stopped", n=2, wait_s=10)}
+        waiting = clients.submit(ending.post, "/v1/topics/stopped/groups/g/fetch", {"wait_s": 60})
+        until(lambda: _waiting(ending, "stopped") == 1, 30, "it waits")
+        ending.running.process.send_signal(signal.SIGTERM)
         answer = waiting.result(30)
         assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "stopping", "1")
-        site.ok("/v1/ack", {"receipts": [held[0]]})
-        assert site.running.process.wait(30) == 0, site.running.tell()
-        assert "Traceback" not in site.running.tell()
-    with serving(stream, tmp_path) as other:
-        (found,) = other.fetch("stopped", n=2, wait_s=20)
-        assert (found["body"], found["attempt"]) == (1, 1), "no attempt was charged"
-        other.ok("/v1/ack", {"receipts": [found["receipt"]]})
+        ending.ok("/v1/ack", {"receipts": [held[0]]})
+        assert ending.running.process.wait(30) == 0, ending.running.tell()
+        assert "Traceback" not in ending.running.tell()
+    (found,) = site.fetch("stopped", n=2, wait_s=20)
+    assert (found["body"], found["attempt"]) == (1, 1), "no attempt was charged"
+    site.ok("/v1/ack", {"receipts": [found["receipt"]]})
