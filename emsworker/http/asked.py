@@ -35,7 +35,7 @@ class CheckedRequest:
 
 
 class HttpServices(Protocol):
-    """What operations use; see :class:`emsworker.http.site.HttpSite`.
+    """The parts of a site that operations use; see :class:`emsworker.http.site.HttpSite`.
 
     Attributes:
         app: the app by which messages are sent.

@@ -1,4 +1,4 @@
-"""What clients can ask for: the path, the role and the schemas of each operation, and what it does.
+"""The operations of clients: the path, the role and the schemas of each, and what it does.
 
 The document of OpenAPI, the checks of requests and the routes are all made from this list.
 """
