@@ -31,7 +31,7 @@ from emsworker.tasks.results import AsyncResult, CallReceipt
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec as _ParamSpec
 
-    from emsworker.flows.canvas import Part, chain, group
+    from emsworker.flows.canvas.words import Part, chain, group
 
     P = _ParamSpec("P", default=...)  # `Task` alone is Task[..., Any]
 else:
@@ -575,7 +575,7 @@ class Task(Handler, Generic[P, R]):
         Raises:
             WrongArguments: the function does not take one of them, or its messages cannot be run like this.
         """
-        call: Signature[list[R]] = load(f"{_FLOWS}.maps:starmap")(self, items)
+        call: Signature[list[R]] = load(f"{_FLOWS}.canvas.maps:starmap")(self, items)
         return call
 
     def chunks(self, items: Iterable[Sequence[Any]], n: int) -> group[list[R]]:
@@ -584,7 +584,7 @@ class Task(Handler, Generic[P, R]):
         Raises:
             WrongArguments: as :meth:`starmap`.
         """
-        parts: group[list[R]] = load(f"{_FLOWS}.canvas:chunks")(self, items, n)
+        parts: group[list[R]] = load(f"{_FLOWS}.canvas.words:chunks")(self, items, n)
         return parts
 
     def delay_many(
@@ -789,7 +789,7 @@ class PartialSignature(Generic[R]):
 
     def __or__(self, after: Part[T]) -> chain[T]:
         """Return a chain of this call and what comes after it."""
-        joined: chain[T] = load(f"{_FLOWS}.canvas:chain")(self, after)
+        joined: chain[T] = load(f"{_FLOWS}.canvas.words:chain")(self, after)
         return joined
 
 

@@ -88,7 +88,7 @@ _DELETED = [
     _deleted("top", "emsworker.top", _TOP),
     _deleted(
         "web",
-        "emsworker.web emsworker.flows.pages emsworker.http",
+        "emsworker.web emsworker.flows.operating.pages emsworker.http",
         f"{_WEB} http flows/test_pages.py flows/test_values.py flows/test_hostile.py",
     ),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),

@@ -11,9 +11,9 @@ from emsworker.extending.database import Database, Packet, Session, Sql, Stateme
 from emsworker.extending.errors import Duplicate
 from emsworker.extending.stream import raise_counter
 from emsworker.extending.values import utc
-from emsworker.flows.group_commit import GroupCommit
 from emsworker.flows.rows import DONE, CallEnd, FlowRow, Loaded, RunChange, SignalRow, StepRow
-from emsworker.flows.table_rows import flow_of, step_of, stored_error
+from emsworker.flows.store.group_commit import GroupCommit
+from emsworker.flows.store.table_rows import flow_of, step_of, stored_error
 
 _SQL = Statements(__name__)
 LOADED_SIGNALS = 10_000
@@ -98,7 +98,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FlowLook:
     """A look at a flow.
 
     Attributes:
@@ -124,13 +124,13 @@ class SharedCommits:
         self.starts = GroupCommit[DirectStart, None](self._start)
         self.begins = GroupCommit[Beginning, BegunRun](self._begin)
         self.checkpoints = GroupCommit[Checkpoint, bool](self._record)
-        self.looks = GroupCommit[Look, FlowRow | None](self._look)
+        self.looks = GroupCommit[FlowLook, FlowRow | None](self._look)
 
     def _start(self, starts: Sequence[DirectStart]) -> list[None]:
         self._database.call(lambda session: session.retry_on_conflict(partial(_start, starts, session)))
         return [None] * len(starts)
 
-    def _look(self, looks: Sequence[Look]) -> list[FlowRow | None]:
+    def _look(self, looks: Sequence[FlowLook]) -> list[FlowRow | None]:
         keys = [one.place for one in looks]
         rows = self._database.call(lambda session: session.rows(_SQL.find_flows, {"keys": keys}))
         found = {flow.key.rstrip(" "): flow for flow in map(flow_of, rows)}  # as the server compares them
