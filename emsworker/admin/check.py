@@ -14,6 +14,7 @@ from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import AccessDenied, ConfigError, DiskFull, EmsError, StoreError, repr_of
 from emsworker.core.extension import parts
+from emsworker.core.large import LARGE_BYTES
 from emsworker.core.servers import MAIN, check_apart, parse_servers
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
 from emsworker.store.engine import probe, schema
@@ -313,9 +314,9 @@ def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     value = str(facts.max_allowed_packet)
     largest = probe.largest_limit(session)
     fitting = fitting_body(facts.max_allowed_packet)
-    if largest and largest[1] > fitting:
+    if largest and (most := min(largest[1], LARGE_BYTES)) > fitting:  # larger bodies go in chunks
         fix = (
-            f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {packet_of(largest[1])}; raise it, "
+            f"topic {largest[0]!r} takes messages of {most} bytes, which need {packet_of(most)}; raise it, "
             f"or lower the limit with `ems topics change {largest[0]} --max-message-bytes {fitting}`"
         )
         return [_error("max_allowed_packet", value, fix)]

@@ -117,6 +117,14 @@ class App(Protocol):
         """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
         ...
 
+    def gathers(self, transaction: Any) -> bool:
+        """Return whether a send of a coroutine may share a commit with others."""
+        ...
+
+    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt[Any]:
+        """Send one message, which a thread prepares, together with what other coroutines send."""
+        ...
+
     def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt[Any]]:
         """Send many messages whose headers may be reserved."""
         ...
@@ -538,8 +546,12 @@ class Task(Handler, Generic[P, R]):
         """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
         body = self.body_of(args, kwargs)
         options.setdefault("priority", self.options.priority)
-        target = CallTarget(self.name, topic or self.topic, self.group)
+        target = self._target if topic is None else CallTarget(self.name, topic or self.topic, self.group)
         return prepare_call(self.app, target, body, expires, task_id, options)
+
+    @lazy
+    def _target(self) -> CallTarget:
+        return CallTarget(self.name, self.topic, self.group)
 
     @overload
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
@@ -679,13 +691,19 @@ class PreparedTask(Generic[P, R]):
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Send a call to the stream from a coroutine; see :meth:`Ems.asend` for what a cancellation does."""
+        task, name, transaction = self.task, f"a call of {self.task.name}", self.options.get("transaction")
+        if task.app.gathers(transaction):
+            return task.receipt_of(await task.app.send_gathered(name, lambda: self._prepare(args, kwargs)))
 
         def send(transaction: Any) -> Receipt[R]:
             options: CallOptions = {**self.options, "transaction": transaction}
-            return self.task.apply_async(args, kwargs, **options)
+            return task.apply_async(args, kwargs, **options)
 
-        name, topic = f"a call of {self.task.name}", self.options.get("topic") or self.task.topic
-        return await self.task.app.in_pool(name, topic, send, self.options.get("transaction"))
+        return await task.app.in_pool(name, self.options.get("topic") or task.topic, send, transaction)
+
+    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outgoing:
+        options = {name: value for name, value in self.options.items() if name != "transaction"}
+        return self.task.prepare(args, kwargs, **options)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"<PreparedTask {self.task.name} of {self.task.app.name}>"
@@ -698,6 +716,8 @@ def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
         WrongArguments: they are not a list and a dict by names.
     """
     kwargs = {} if kwargs is None else kwargs
+    if type(args) is tuple and type(kwargs) is dict and not kwargs:  # the usual call
+        return [list(args), {}]
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
         raise WrongArguments(
             f"args of task {task!r} is a {type(args).__name__}; give a list or tuple; nothing was sent"
