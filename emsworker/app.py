@@ -248,7 +248,7 @@ class Ems:
                 check_name("task", name or full_name(function)),
                 checked,
                 topic=topic or self.settings.topic,
-                group=group or self.settings.group,
+                group=self.registry.group_for(group, checked),
                 bind=bind,
             )
             self.registry.add_task(task, order)

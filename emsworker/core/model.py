@@ -315,12 +315,17 @@ MESSAGE_COLUMNS = ("uid", "key", "tag", "headers", "body")
 
 
 class HandlerRow(NamedTuple):
-    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
+    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting.
+
+    Attributes:
+        requires: the tags that a worker needs to run the group, with commas between.
+    """
 
     name: str
     on_error: str
     ladder: str | None
     max_attempts: int | None
+    requires: str = ""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, DeliveryOptions, Outgoing, SendOptions
 from emsworker.publish.transaction import OutboxTransaction
 from emsworker.tasks.annotations import ArgumentTypes, ResultType, Types, read_types, signature_of
+from emsworker.tasks.fair_key import add_key
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.results import AsyncResult, CallReceipt
@@ -546,12 +547,19 @@ class Task(Handler, Generic[P, R]):
         """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
         body = self.body_of(args, kwargs)
         options.setdefault("priority", self.options.priority)
+        if self.options.fair is not None:
+            options["headers"] = self.with_key(body, options.get("headers"))
         target = self._target if topic is None else CallTarget(self.name, topic or self.topic, self.group)
         return prepare_call(self.app, target, body, expires, task_id, options)
 
     @lazy
     def _target(self) -> CallTarget:
         return CallTarget(self.name, self.topic, self.group)
+
+    def with_key(self, body: Sequence[Any], headers: Any = None) -> Any:
+        """Return the headers of a call with the key by which it shares the group, if that is fair."""
+        first = self.bind + self.options.transactional
+        return add_key(self.options.fair, self._signature, first, body, headers)
 
     @overload
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...

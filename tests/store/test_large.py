@@ -294,6 +294,8 @@ def test_a_message_that_only_looks_like_a_reference_is_one_of_its_own(stream: St
         found += [message.body for message in claim.messages]
         end(stream, topic, claim)
     assert found == values * 2
+    app.send("t", {"ems-large": "00000001", "more": "x" * 3000})
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE total_size > 3000 AND LENGTH(body) > 3000") == 1
     sweep(stream)
 
 

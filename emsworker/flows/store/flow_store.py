@@ -58,7 +58,7 @@ from emsworker.flows.store.shared_commits import (
     BegunRun,
     Checkpoint,
     DirectStart,
-    FlowLook,
+    FlowRead,
     SharedCommits,
 )
 from emsworker.flows.store.table_rows import error_columns, step_of, stored_error
@@ -455,11 +455,11 @@ class MysqlFlowStore:
 
     def find(self, key: str) -> FlowRow | None:
         """Return a flow by its id."""
-        return self._shared.looks.settle(FlowLook(key))
+        return self._shared.reads.settle(FlowRead(key))
 
     async def afind(self, key: str, pool: ThreadPool) -> FlowRow | None:
         """Do the same for a coroutine: thousands that wait look with one statement."""
-        return await asyncio.wrap_future(self._shared.looks.submit(FlowLook(key), pool.start))
+        return await asyncio.wrap_future(self._shared.reads.submit(FlowRead(key), pool.start))
 
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""

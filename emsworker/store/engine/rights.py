@@ -104,7 +104,7 @@ ems_body_chunk         -          I         SI      SID   -       S       S
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
-ems_handler            -          -         SIUD    S     -       -       S
+ems_handler            -          -         SIUD    S     S       S       S
 ems_cursor             -          S         SU      SU    S       S       Su
 ems_claim              -          s         SIUD    SIUD  S       S       SIUD
 ems_retry              -          s         SIUD    SIUD  s       S       SIUD

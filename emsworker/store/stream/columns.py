@@ -19,7 +19,8 @@ MESSAGE = {
 _SIZE = (
     """IF(LEFT({0}body, 14) = '{{"ems-large":"' """
     "AND CONVERT(SUBSTRING({0}body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', "
-    "LEAST(CAST(CONV(SUBSTRING({0}body, 15, 8), 16, 10) AS UNSIGNED), 1073741824), LENGTH({0}body))"
+    "GREATEST(LENGTH({0}body), LEAST(CAST(CONV(SUBSTRING({0}body, 15, 8), 16, 10) AS UNSIGNED), 1073741824)), "
+    "LENGTH({0}body))"
 )
 MESSAGE |= {f"{alias}body_size": _SIZE.format(alias.replace("_", ".")) for alias in ("", "d_", "p_")}
 """The bytes of a body, wherever it is kept."""

@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS ems_message (
   size INT UNSIGNED NOT NULL DEFAULT 0,
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
-  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + IF(LEFT(body, 14) = '{"ems-large":"' AND CONVERT(SUBSTRING(body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', LEAST(CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), 1073741824), LENGTH(body))) STORED,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + IF(LEFT(body, 14) = '{"ems-large":"' AND CONVERT(SUBSTRING(body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', GREATEST(LENGTH(body), LEAST(CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), 1073741824)), LENGTH(body))) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
   UNIQUE KEY uid (topic_id, uid),
   CONSTRAINT ems_message_sound CHECK (`offset` < 4611686018427387904 AND kind <> '' AND (kind <> 'message' OR uid IS NOT NULL))
@@ -159,7 +159,7 @@ CREATE TABLE IF NOT EXISTS ems_group (
 
 -- Settings of a group's handlers for failures that their workers cannot report themselves: attempts and ladder, NULL
 -- for the group's own. One row for each task, or one with an empty name for a subscription; workers write them when
--- they start.
+-- they start. requires: the tags that a worker needs to run the group, the same in all of its rows.
 
 CREATE TABLE IF NOT EXISTS ems_handler (
   group_id INT UNSIGNED NOT NULL,
@@ -167,6 +167,7 @@ CREATE TABLE IF NOT EXISTS ems_handler (
   on_error ENUM('retry', 'dead', 'ignore') NOT NULL,
   ladder TEXT CHARACTER SET ascii NULL,
   max_attempts SMALLINT UNSIGNED NULL,
+  requires VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (group_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -359,6 +360,7 @@ CREATE TABLE IF NOT EXISTS ems_client (
   renewed_at DATETIME(6) NOT NULL,
   expires_at DATETIME(6) NOT NULL,
   servers VARCHAR(4000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'main',
+  tags VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (client_id),
   KEY process (process_id)
 ) ENGINE=InnoDB;
