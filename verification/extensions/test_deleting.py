@@ -83,18 +83,20 @@ _DELETED = [
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
+    _deleted("http", "emsworker.http", "cli/test_help.py cli/test_starts.py http"),
     _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
     _deleted(
         "web",
-        "emsworker.web emsworker.flows.operating.pages",
-        f"{_WEB} flows/test_pages.py flows/test_values.py flows/test_hostile.py",
+        "emsworker.web emsworker.flows.operating.pages emsworker.http",
+        f"{_WEB} http flows/test_pages.py flows/test_values.py flows/test_hostile.py",
     ),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted(
         "flows",
         "emsworker.flows",
-        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows sample security/test_grants.py",
+        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows http/shop.py http/test_following.py sample "
+        "security/test_grants.py",
     ),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
     _deleted(
