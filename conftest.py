@@ -33,9 +33,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With EMS_TEST_FLAVORS=others leave out what no flavor changes: it runs with the first one."""
+    for item in items:
+        _check_marks(item)
     if FLAVORS == "others":
         config.hook.pytest_deselected(items=[item for item in items if not _has_flavor(item)])
         items[:] = [item for item in items if _has_flavor(item)]
+
+
+def _check_marks(item: pytest.Item) -> None:
+    """Refuse a mark that `./dev verify` would not find: it looks for these in the text of the files."""
+    for name in ("alone", "few"):
+        if item.get_closest_marker(name) and f"pytest.mark.{name}" not in item.path.read_text():
+            raise pytest.UsageError(f"{item.nodeid} has the mark {name} from elsewhere: write pytest.mark.{name} there")
 
 
 def _has_flavor(item: pytest.Item) -> bool:
