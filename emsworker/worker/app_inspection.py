@@ -198,13 +198,7 @@ def _fork(path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], envi
         return pid
     code: object = 1
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor, number in ((nothing, 0), (nothing, 1), (noise.fileno(), 2)):
-            os.dup2(descriptor, number)
-        os.environ.clear()
-        os.environ.update(environ)
-        sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
-        importlib.invalidate_caches()  # a folder may have changed since it was listed
+        _be_like_new(dict(environ), noise.fileno())
         _answer(path, asked.fileno(), answer.fileno())
     except SystemExit as end:
         code = end.code or 0
@@ -216,6 +210,20 @@ def _fork(path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], envi
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)
+
+
+def _be_like_new(environ: Mapping[str, str], noise: int) -> None:
+    """Give a forked process the environment, the standard streams and the empty caches of a new one."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, number in ((nothing, 0), (nothing, 1), (noise, 2)):
+        os.dup2(descriptor, number)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, errors="backslashreplace", closefd=False) for number, mode in enumerate("rww")
+    )
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
+    importlib.invalidate_caches()  # a folder may have changed since it was listed
 
 
 def _close_all_but(*descriptors: int) -> None:
