@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import pymysql
@@ -39,11 +39,13 @@ class Recycled:
     Args:
         name: of the database.
         shape: its tables, as they were made.
+        versions: of its tables, as the database itself tells them.
         changes: what the server had counted of statements that change tables when it had this shape.
     """
 
     name: str
     shape: Shape
+    versions: Shape
     changes: Changes
 
 
@@ -121,7 +123,7 @@ def _make(server: LocalDatabase, prepare: Prepare) -> Recycled:
 
 def _as_it_is(server: LocalDatabase, name: str) -> Recycled:
     with _connect(server, name) as connection:
-        return Recycled(name, _shape(connection), _changes(server, connection))
+        return Recycled(name, _shape(connection), _versions(connection), _changes(server, connection))
 
 
 def _emptied(server: LocalDatabase, recycled: Recycled) -> Recycled | None:
@@ -152,7 +154,9 @@ def _emptied(server: LocalDatabase, recycled: Recycled) -> Recycled | None:
         connection.commit()
         for table in large:
             cursor.execute(f"TRUNCATE TABLE `{table}`")
-    return Recycled(name, shape, changes)
+        if _versions(connection) != recycled.versions:  # nobody migrates it before the next test
+            return None
+    return replace(recycled, changes=changes)
 
 
 def _drop_others(connection: pymysql.Connection[pymysql.cursors.Cursor], shape: Shape) -> None:
@@ -174,6 +178,12 @@ def _changes(server: LocalDatabase, connection: pymysql.Connection[pymysql.curso
     with connection.cursor() as cursor:
         cursor.execute(_CHANGES)
         return (("process", str(server.pid)), *((str(name), str(count)) for name, count in cursor.fetchall()))
+
+
+def _versions(connection: pymysql.Connection[pymysql.cursors.Cursor]) -> Shape:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT 'stream', version FROM {_VERSION} UNION SELECT extension, version FROM {_EXTENSIONS}")
+        return tuple(sorted(cursor.fetchall()))
 
 
 def _shape(connection: pymysql.Connection[pymysql.cursors.Cursor]) -> Shape:
