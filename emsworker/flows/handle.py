@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -48,6 +49,30 @@ class CallResult:
         return f"<CallResult {self.step}[{self.number}] {self.state}>"
 
 
+class _Wait:
+    """The wait for the end of a flow, with pauses between the looks that grow.
+
+    Args:
+        timeout_s: for how long at most; ``None``: without end.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._until = None if timeout_s is None else ticks() + timeout_s
+        self._pause_s = _POLL_MIN_S
+
+    def next_pause_s(self, flow: FlowRow) -> float:
+        """Return how many seconds later to look again.
+
+        Raises:
+            ResultTimeout: the time would be over by then.
+        """
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 1.5, _POLL_MAX_S)
+        if self._until is not None and ticks() + pause_s > self._until:
+            raise ResultTimeout(f"flow {flow.key!r} has not ended within {self._timeout_s:g} s; it is {flow.state}")
+        return pause_s
+
+
 class FlowHandle(Generic[R]):
     """A flow.
 
@@ -77,18 +102,17 @@ class FlowHandle(Generic[R]):
             DecodeError: it is not what the function's annotation says here.
             UnknownFlow: there is none.
         """
-        until = None if timeout is None else ticks() + timeout
-        pause_s = _POLL_MIN_S
+        wait = _Wait(timeout)
         while (row := self._row()).state not in ENDED:
-            if until is not None and ticks() + pause_s > until:
-                raise ResultTimeout(f"flow {self.id!r} has not ended within {timeout:g} s; it is {row.state}")
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, _POLL_MAX_S)
+            time.sleep(wait.next_pause_s(row))
         return self._outcome(row)
 
     async def aget(self, timeout: float | None = None) -> R:
-        """Wait for the end of the flow from a coroutine; see :meth:`get`."""
-        return await self._app.pool.run(lambda: self.get(timeout))
+        """Wait for the end of the flow from a coroutine; see :meth:`get`. It holds a thread only while it looks."""
+        wait, pool = _Wait(timeout), self._app.pool
+        while (row := self._known(await self._store.afind(self.id, pool))).state not in ENDED:
+            await asyncio.sleep(wait.next_pause_s(row))
+        return self._outcome(row)
 
     def _outcome(self, row: FlowRow) -> R:
         if row.state == CANCELLED:
@@ -163,7 +187,9 @@ class FlowHandle(Generic[R]):
         return self._store.retry(row, first_step(row.key, self._store.steps_of(row), from_step))
 
     def _row(self) -> FlowRow:
-        row = self._store.find(self.id)
+        return self._known(self._store.find(self.id))
+
+    def _known(self, row: FlowRow | None) -> FlowRow:
         if row is None:
             raise UnknownFlow(f"there is no flow {self.id!r}")
         return row

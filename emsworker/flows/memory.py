@@ -283,6 +283,10 @@ class MemoryFlowStore:
         number = self._keys.get(key)
         return None if number is None else replace(self._flows[number].row)
 
+    async def afind(self, key: str, _: object) -> FlowRow | None:
+        """Do the same for a coroutine."""
+        return self.find(key)
+
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""
         return [replace(one) for _, one in sorted(self._flows[flow.id].steps.items())]

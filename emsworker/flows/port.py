@@ -132,6 +132,10 @@ class FlowStore(Protocol):
         """Return a flow by its id."""
         ...
 
+    async def afind(self, key: str, pool: ThreadPool) -> FlowRow | None:
+        """Do the same for a coroutine."""
+        ...
+
     def steps_of(self, flow: FlowRow) -> Sequence[StepRow]:
         """Return the steps of a flow."""
         ...

@@ -1,14 +1,15 @@
-"""Commits that runs of several flows share: of their beginnings, of steps that have ended, and of their ends."""
+"""Commits that several flows share: of their starts, of beginnings of runs, of steps that have ended, and of ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from emsworker.extending.database import Database, Packet, Session, Sql, Statements, fill, join, literals
 from emsworker.extending.errors import Duplicate
+from emsworker.extending.stream import raise_counter
 from emsworker.extending.values import utc
 from emsworker.flows.group_commit import GroupCommit
 from emsworker.flows.rows import DONE, CallEnd, FlowRow, Loaded, RunChange, SignalRow, StepRow
@@ -17,8 +18,22 @@ from emsworker.flows.table_rows import flow_of, step_of, stored_error
 _SQL = Statements(__name__)
 LOADED_SIGNALS = 10_000
 
-Start = Callable[[Callable[[], None]], None]
-"""Has a thread run a call."""
+
+@dataclass(frozen=True, slots=True)
+class DirectStart:
+    """The start of a flow whose first message goes to the stream at once.
+
+    Attributes:
+        place: its topic and partition, in whose order offsets are allocated, and its id.
+        storing: the statements that store it.
+        sending: the statement that sends its message, at an offset that was allocated just before.
+        size: bytes of its arguments.
+    """
+
+    place: tuple[int, int, str]
+    storing: Sequence[Sql]
+    sending: Sql
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +49,11 @@ class Beginning:
     owner: bytes
     after: int | None = None
     size: int = 0
+
+    @property
+    def place(self) -> int:
+        """Number of the flow."""
+        return self.flow_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +81,7 @@ class Checkpoint:
     ended: StepRow | bytes | None
 
     @property
-    def flow_id(self) -> int:
+    def place(self) -> int:
         """Number of the flow."""
         return self.flow.id
 
@@ -77,18 +97,44 @@ class Checkpoint:
         return cls(flow, change.value) if change == only_end and flow.parent is None and not flow.has_events else None
 
 
-class SharedCommits:
-    """Begins runs, and records their checkpoints; thread-safe.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look at a flow.
 
     Attributes:
+        place: its id.
+    """
+
+    place: str
+    size: int = 0
+
+
+class SharedCommits:
+    """Starts flows, begins runs, and records their checkpoints, many with one commit; thread-safe.
+
+    Attributes:
+        starts: starts flows.
         begins: begins runs.
         checkpoints: records them; false if the run is not the flow's present one.
+        looks: reads flows by their ids, with one statement.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.starts = GroupCommit[DirectStart, None](self._start)
         self.begins = GroupCommit[Beginning, BegunRun](self._begin)
         self.checkpoints = GroupCommit[Checkpoint, bool](self._record)
+        self.looks = GroupCommit[Look, FlowRow | None](self._look)
+
+    def _start(self, starts: Sequence[DirectStart]) -> list[None]:
+        self._database.call(lambda session: session.retry_on_conflict(partial(_start, starts, session)))
+        return [None] * len(starts)
+
+    def _look(self, looks: Sequence[Look]) -> list[FlowRow | None]:
+        keys = [one.place for one in looks]
+        rows = self._database.call(lambda session: session.rows(_SQL.find_flows, {"keys": keys}))
+        found = {flow.key.rstrip(" "): flow for flow in map(flow_of, rows)}  # as the server compares them
+        return [found.get(key.rstrip(" ")) for key in keys]
 
     def begin_alone(self, beginning: Beginning) -> BegunRun:
         """Begin a run that goes on with another: tried twice, for another's sake, it would find itself overtaken."""
@@ -110,11 +156,24 @@ class SharedCommits:
             return [True]
         recorded: dict[int, bool] = {}
         if steps and (added := changed.pop(0)) in (0, len(steps)):
-            recorded = {one.flow_id: added > 0 for one in steps}
+            recorded = {one.place: added > 0 for one in steps}
         elif steps:  # some: those again are duplicates
-            recorded = {one.flow_id: self._record([one])[0] for one in steps}
-        recorded |= {one.flow_id: count > 0 for one, count in zip(ends, changed, strict=True)}
-        return [recorded[one.flow_id] for one in checkpoints]
+            recorded = {one.place: self._record([one])[0] for one in steps}
+        recorded |= {one.place: count > 0 for one, count in zip(ends, changed, strict=True)}
+        return [recorded[one.place] for one in checkpoints]
+
+
+def _start(starts: Sequence[DirectStart], session: Session) -> None:
+    packet = session.packet()
+    packet.begin()
+    for one in starts:
+        for statement in one.storing:
+            packet.add(statement)
+        topic_id, partition, _ = one.place
+        raise_counter(packet, topic_id, partition, 1)
+        packet.add(one.sending)
+    packet.commit()
+    packet.send()
 
 
 def _adding(steps: Sequence[Checkpoint]) -> Sql:

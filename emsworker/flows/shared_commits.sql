@@ -40,3 +40,10 @@ SELECT %(flow_id)s AS flow_id, %(run)s AS run, %(step)s AS step, %(name)s AS nam
 -- name: finish
 UPDATE ems_flow SET state = 'done', waits = NULL, value = %(value)s, undone = 0, changed_at = NOW(6), ended_at = NOW(6)
 WHERE id = %(flow_id)s AND run = %(run)s AND state = 'running'
+
+-- name: find_flows
+-- Also one whose topic is gone: it can be cancelled.
+SELECT f.id, f.`key`, f.name, f.version, COALESCE(t.name, ''), f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
+  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, f.undone,
+  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
+FROM ems_flow f LEFT JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` IN %(keys)s

@@ -30,7 +30,7 @@ from emsworker.extending.database import (
 from emsworker.extending.errors import AccessDenied, AssertionBroken, Duplicate, StatementRefused, WrongArguments
 from emsworker.extending.processes import ThreadPool, forks
 from emsworker.extending.publishing import OutboxTransaction, Transaction
-from emsworker.extending.stream import cancel, kept_topic_id_text, raise_counter
+from emsworker.extending.stream import cancel, kept_topic_id_text
 from emsworker.extending.values import Topic, new_uid, partition_number, partition_of, utc
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.events import send_event, send_started
@@ -52,8 +52,16 @@ from emsworker.flows.rows import (
     StoredError,
     check_room,
 )
-from emsworker.flows.shared_commits import LOADED_SIGNALS, Beginning, BegunRun, Checkpoint, SharedCommits
-from emsworker.flows.table_rows import error_columns, flow_of, step_of, stored_error
+from emsworker.flows.shared_commits import (
+    LOADED_SIGNALS,
+    Beginning,
+    BegunRun,
+    Checkpoint,
+    DirectStart,
+    Look,
+    SharedCommits,
+)
+from emsworker.flows.table_rows import error_columns, step_of, stored_error
 from emsworker.flows.waking import WAKE, send_wake
 
 _SQL = Statements(__name__)
@@ -135,22 +143,12 @@ class MysqlFlowStore:
         return True
 
     def _start_directly(self, new: NewFlow, topic: Topic, owner: bytes, filled: Mapping[str, Sql]) -> bool:
-        """Start a flow and send its first message to the stream in one packet; false if nothing was started."""
+        """Start a flow and send its first message to the stream in one commit; false if nothing was started."""
         partition = partition_number(new.level, partition_of(owner, topic.partitions))
-
-        def start(session: Session) -> None:
-            packet = session.packet()
-            packet.begin()
-            packet.add(fill(_insert(new), filled))
-            for statement in self._describing(new, owner, filled):
-                packet.add(statement)
-            raise_counter(packet, topic.id, partition, 1)
-            packet.add(fill(_SQL.send_first_directly, {**filled, **literals({"partition": partition})}))
-            packet.commit()
-            packet.send()
-
+        storing = [fill(_insert(new), filled), *self._describing(new, owner, filled)]
+        sending = fill(_SQL.send_first_directly, {**filled, **literals({"partition": partition})})
         try:
-            self._database.call(lambda session: session.retry_on_conflict(lambda: start(session)))
+            self._shared.starts.settle(DirectStart((topic.id, partition, new.key), storing, sending, len(new.args)))
         except (Duplicate, AssertionBroken, StatementRefused):
             # The id or the offset is taken, an earlier try was committed, or the partition takes no message now: the
             # other way can tell which, or leaves the message in the outbox.
@@ -457,8 +455,11 @@ class MysqlFlowStore:
 
     def find(self, key: str) -> FlowRow | None:
         """Return a flow by its id."""
-        rows = self._database.call(lambda session: session.rows(_SQL.get_flow_by_key, {"key": key}))
-        return flow_of(rows[0]) if rows else None
+        return self._shared.looks.settle(Look(key))
+
+    async def afind(self, key: str, pool: ThreadPool) -> FlowRow | None:
+        """Do the same for a coroutine: thousands that wait look with one statement."""
+        return await asyncio.wrap_future(self._shared.looks.submit(Look(key), pool.start))
 
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""

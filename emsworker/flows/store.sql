@@ -82,13 +82,6 @@ INSERT INTO %(database)s.ems_outbox (topic_id, due_at, `partition`, uid, `key`, 
 SELECT topic_id, begins_at, NULL, %(uid)s, NULL, NULL, headers, CONCAT('[[', id, '],{}]'), 'flows', UTC_TIMESTAMP(6), level
 FROM %(database)s.ems_flow WHERE id = %(flow_id)s AND begins_at IS NOT NULL
 
--- name: get_flow_by_key
--- Also one whose topic is gone: it can be cancelled.
-SELECT f.id, f.`key`, f.name, f.version, COALESCE(t.name, ''), f.state, f.run, f.owner, f.args, f.waits, f.value, f.error_type, f.error,
-  f.parent, f.next_step, f.started_at, f.changed_at, f.deadline_at, f.ended_at, f.begins_at, f.undone,
-  (SELECT COUNT(*) FROM ems_topic WHERE name = 'ems.flow-events'), NOW(6)
-FROM ems_flow f LEFT JOIN ems_topic t ON t.id = f.topic_id WHERE f.`key` = %(key)s
-
 -- name: list_steps
 SELECT step, kind, name, branch, total, pending, value, error_type, error, due_at, began_at, ended_at
 FROM ems_flow_step WHERE flow_id = %(flow_id)s ORDER BY step

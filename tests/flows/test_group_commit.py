@@ -1,6 +1,8 @@
 """Writes that share a commit, with a commit that fails or is interrupted."""
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -10,7 +12,7 @@ from emsworker.flows.group_commit import GroupCommit
 
 @dataclass(frozen=True)
 class Write:
-    flow_id: int
+    place: int
     size: int = 1
 
 
@@ -18,10 +20,10 @@ def test_an_error_of_one_write_is_that_of_no_other() -> None:
     tries: list[list[int]] = []
 
     def commit(writes: Sequence[Write]) -> list[int]:
-        tries.append([one.flow_id for one in writes])
-        if any(one.flow_id == 2 for one in writes):
+        tries.append([one.place for one in writes])
+        if any(one.place == 2 for one in writes):
             raise LookupError
-        return [10 * one.flow_id for one in writes]
+        return [10 * one.place for one in writes]
 
     drains: list[Callable[[], None]] = []
     shared = GroupCommit[Write, int](commit)
@@ -40,7 +42,7 @@ def test_an_interrupted_thread_leaves_what_waits_to_the_next() -> None:
     def commit(writes: Sequence[Write]) -> list[int]:
         if interrupts:
             raise interrupts.pop()
-        return [one.flow_id for one in writes]
+        return [one.place for one in writes]
 
     drains: list[Callable[[], None]] = []
     shared = GroupCommit[Write, int](commit)
@@ -50,3 +52,20 @@ def test_an_interrupted_thread_leaves_what_waits_to_the_next() -> None:
     second = shared.submit(Write(2), drains.append)
     drains.pop()()
     assert (first.result(0), second.result(0)) == (1, 2)
+
+
+def test_threads_that_shared_a_commit_share_the_next_one() -> None:
+    """Whoever waited for a turn in which its write is there already would come too late for the next commit."""
+    threads, each, commits = 8, 50, 0
+
+    def commit(writes: Sequence[Write]) -> list[int]:
+        nonlocal commits
+        commits += 1
+        time.sleep(0.002)
+        return [one.place for one in writes]
+
+    shared = GroupCommit[Write, int](commit)
+    with ThreadPoolExecutor(threads) as pool:
+        flows = list(pool.map(lambda flow: {shared.settle(Write(flow)) for _ in range(each)}, range(threads)))
+    assert flows == [{flow} for flow in range(threads)]
+    assert commits < 0.4 * threads * each  # a quarter of them; more than half, if they queue up

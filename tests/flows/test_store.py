@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import pytest
 from emsworker import Ems
 from emsworker.core.errors import InvalidPriority
 from emsworker.core.process.clock import ticks
-from emsworker.flows import FlowExists
+from emsworker.flows import FlowExists, FlowHandle
 from emsworker.flows.errors import FlowLost
 from emsworker.flows.operating import Flows
 from emsworker.flows.places import CallPlace, parse_place
@@ -199,6 +200,37 @@ def test_runs_share_commits_and_each_learns_what_became_of_its_own(stream: Strea
         (c.id, b"2"),
         (d.id, b"3"),
     ]
+
+
+@pytest.mark.parametrize("cut", [None, Cut.BEFORE, Cut.AFTER], ids=str)
+def test_starts_share_commits_and_each_flow_is_started_once(stream: Stream, shop: Ems, cut: Cut | None) -> None:
+    async def start() -> list[bool]:
+        handles = [flows.waits.astart(id=f"f{number // 2}") for number in range(40)]
+        return [handle.created for handle in await asyncio.gather(*handles)]
+
+    with proxied(stream.url) as (proxy, url):
+        shop.reconfigure(url=url)
+        flows.waits.start(id="first")
+        if cut is not None:
+            proxy.arm(b"INSERT IGNORE INTO", cut)
+        created = asyncio.run(start())
+        shop.close()
+    assert sum(created) == 20
+    sent = stream.rows("SELECT uid FROM ems_message WHERE producer_id = 'flows' UNION ALL SELECT uid FROM ems_outbox")
+    assert sorted(sent) == sorted(stream.rows("SELECT owner FROM ems_flow")) and len(sent) == 21
+
+
+def test_coroutines_that_wait_for_flows_hold_no_thread(shop: Ems) -> None:
+    async def wait() -> FlowHandle[Any]:
+        handles = [await flows.waits.astart() for _ in range(3 * shop.settings.async_threads)]
+        waiting = [asyncio.create_task(handle.aget()) for handle in handles]
+        await asyncio.sleep(0.2)
+        another = await asyncio.wait_for(flows.waits.astart(), 20)
+        for task in waiting:
+            assert task.cancel()
+        return another
+
+    assert asyncio.run(wait()).created
 
 
 def test_numbers_of_steps_are_not_used_again(stream: Stream, shop: Ems, store: MysqlFlowStore) -> None:
