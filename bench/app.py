@@ -21,6 +21,7 @@ class Tasks:
     stamp: Task
     nap: Task
     blob: Task
+    serve: Task
 
 
 def build(**settings: Any) -> Tasks:
@@ -53,7 +54,13 @@ def build(**settings: Any) -> Tasks:
     def blob(text: str) -> None:
         pass
 
-    return Tasks(app, noop, insert_row, stamp, nap, blob)
+    @app.task(name="serve", topic="tenants", fair="tenant")
+    def serve(tenant: str, seconds: float, number: int | None = None, sent_ns: int = 0) -> None:
+        if number is not None:
+            os.write(_stamps(), f"{number} {time.time_ns() - sent_ns}\n".encode())
+        time.sleep(seconds)
+
+    return Tasks(app, noop, insert_row, stamp, nap, blob, serve)
 
 
 _descriptors: list[int] = []

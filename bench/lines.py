@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import consume, latency, publish, raw, worker
+from bench import consume, fairness, latency, publish, raw, worker
 from bench.stage import Stage
 
 Measure = Callable[[Stage], dict[str, float]]
@@ -36,12 +36,17 @@ _CLIENTS = worker.PROCESSES * worker.THREADS
 _DRAIN_NOOP = consume.drain(lambda tasks: tasks.noop, lambda stage: stage.size.drained)
 _DRAIN_ROWS = consume.drain(lambda tasks: tasks.insert_row, lambda stage: stage.size.transactions)
 _ONE_ROW = "insert + commit, one row"
+_MANY = "`executemany`, 500 a commit"
+_ONE_TRIP = "an INSERT of one row that commits by itself"
 
 LINES = (
-    Line("send", "`send()`, one caller", publish.send(1), raw.insert_and_commit(1), f"{_ONE_ROW}, 1 connection"),
-    Line("send-20", "`send()`, 20 threads", publish.send(20), raw.insert_and_commit(20), f"{_ONE_ROW}, 20 connections"),
-    Line("send-64", "`send()`, 64 threads", publish.send(64), raw.insert_and_commit(64), f"{_ONE_ROW}, 64 connections"),
-    Line("send-many", "`send_many()`, 500 a call", publish.send_many, raw.executemany, "`executemany`, 500 a commit"),
+    Line("send", "`send()`, one caller", publish.send(1), raw.insert(1), f"{_ONE_TRIP}, 1 connection"),
+    Line("delay", "`delay()`, one caller", publish.delay, raw.insert(1), f"{_ONE_TRIP}, 1 connection"),
+    Line("send-20", "`send()`, 20 threads", publish.send(20), raw.insert(20), f"{_ONE_TRIP}, 20 connections"),
+    Line("send-64", "`send()`, 64 threads", publish.send(64), raw.insert(64), f"{_ONE_TRIP}, 64 connections"),
+    Line("asend", "`asend()`, 500 coroutines", publish.asend, raw.insert(20), f"{_ONE_TRIP}, 20 connections"),
+    Line("send-many", "`send_many()`, 500 a call", publish.send_many, raw.executemany, _MANY),
+    Line("delay-many", "`delay_many()`, 500 a call", publish.delay_many, raw.executemany, _MANY),
     Line("drain", "no-op tasks, 2 processes x 4 threads", _DRAIN_NOOP, raw.read, "read bodies, 500 a query"),
     Line(
         "transactional",
@@ -61,16 +66,23 @@ LINES = (
         "send-latency",
         "`send()`, one caller",
         publish.send_latency,
-        raw.commit_latency,
-        "insert + commit, 1 connection",
+        raw.insert_latency,
+        f"{_ONE_TRIP}, 1 connection",
     ),
-    Line("latency", "`delay()` to handler, 500/s", latency.at(500), raw.commit_latency, "insert + commit"),
+    Line("latency", "`delay()` to handler, 500/s", latency.at(500), raw.insert_latency, _ONE_TRIP),
     Line(
         "latency-redis",
         "`delay()` to handler, 500/s, woken by Redis",
         latency.at(500),
-        raw.commit_latency,
-        "insert + commit",
+        raw.insert_latency,
+        _ONE_TRIP,
         redis=True,
+    ),
+    Line(
+        "fairness",
+        "`delay()` to handler of a small customer, 20/s, behind 100,000 of a large one",
+        fairness.FLOODED,
+        fairness.ALONE,
+        "the same without the large one",
     ),
 )

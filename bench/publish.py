@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
-from bench.app import build
+from bench.app import Tasks, build
 from bench.load import BODY, PAUSE_S, percentile, rate
 from bench.stage import Stage
+from emsworker import Receipt
 
 _BATCH = 500
 
@@ -21,34 +23,39 @@ def _check(stage: Stage, count: int) -> None:
 
 def send(threads: int) -> Callable[[Stage], dict[str, float]]:
     """So many threads of one process call ``send``."""
+    return lambda stage: _rate(stage, threads, lambda tasks: [tasks.app.send("events", BODY)])
 
-    def measure(stage: Stage) -> dict[str, float]:
-        app = build(url=stage.url).app
-        app.send("events", BODY)  # connects, and creates the topic
 
-        def step() -> int:
-            app.send("events", BODY)
-            return 1
-
-        per_s, count = rate(stage.size.seconds, threads, lambda number: step)
-        app.close()
-        _check(stage, count + 1)
-        return {"messages/s": per_s}
-
-    return measure
+def delay(stage: Stage) -> dict[str, float]:
+    """One caller of a task."""
+    return _rate(stage, 1, lambda tasks: [tasks.noop.delay(BODY)])
 
 
 def send_many(stage: Stage) -> dict[str, float]:
     """One caller, 500 messages a call."""
-    app = build(url=stage.url).app
-    app.send("events", BODY)
+    return _rate(stage, 1, lambda tasks: tasks.app.send_many("events", [BODY] * _BATCH))
 
-    def step() -> int:
-        return len(app.send_many("events", [BODY] * _BATCH))
 
-    per_s, count = rate(stage.size.seconds, 1, lambda number: step)
-    app.close()
-    _check(stage, count + 1)
+def delay_many(stage: Stage) -> dict[str, float]:
+    """One caller of a task, 500 calls of it at once."""
+    return _rate(stage, 1, lambda tasks: tasks.noop.delay_many([(BODY,)] * _BATCH))
+
+
+def asend(stage: Stage) -> dict[str, float]:
+    """500 coroutines of one event loop, again and again."""
+    return _rate(stage, 1, lambda tasks: asyncio.run(_at_once(tasks)))
+
+
+async def _at_once(tasks: Tasks) -> list[Receipt]:
+    return await asyncio.gather(*(tasks.app.asend("events", BODY) for _ in range(_BATCH)))
+
+
+def _rate(stage: Stage, threads: int, call: Callable[[Tasks], list[Receipt]]) -> dict[str, float]:
+    tasks = build(url=stage.url)
+    first = len(call(tasks))  # connects, and creates the topic
+    per_s, count = rate(stage.size.seconds, threads, lambda number: lambda: len(call(tasks)))
+    tasks.app.close()
+    _check(stage, count + first)
     return {"messages/s": per_s}
 
 

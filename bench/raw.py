@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pymysql
 from pymysql.constants import CLIENT
 
 from bench.load import BODY, PAUSE_S, percentile, rate
 from bench.stage import NotRight, Stage
+
+if TYPE_CHECKING:
+    from bench.stage import Connection
 
 _CREATE = "CREATE TABLE raw_message (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, uid BINARY(16), body LONGBLOB)"
 INSERT = "INSERT INTO raw_message (uid, body) VALUES (%s, %s)"
@@ -26,32 +30,43 @@ def create(stage: Stage) -> None:
         cursor.execute(_CREATE)
 
 
-def insert_and_commit(connections: int, row: tuple[bytes, bytes] = ROW) -> Callable[[Stage], dict[str, float]]:
-    """One row a commit, over so many connections at once.
+def insert(connections: int, row: tuple[bytes, bytes] = ROW) -> Callable[[Stage], dict[str, float]]:
+    """One row a statement that commits by itself, in one round trip, over so many connections at once.
 
     Args:
         row: the uid and the body.
     """
+    return lambda stage: _insert_rows(stage, connections, lambda connection: inserting(connection, row))
 
-    def measure(stage: Stage) -> dict[str, float]:
-        create(stage)
 
-        def make(_: int) -> Callable[[], int]:
-            connection = stage.connect(autocommit=False)
-            cursor = connection.cursor()
+def insert_and_commit(connections: int) -> Callable[[Stage], dict[str, float]]:
+    """One row a commit, in two round trips, as in a transaction of more than one statement."""
+    return lambda stage: _insert_rows(stage, connections, _inserting_and_committing)
 
-            def step() -> int:
-                cursor.execute(INSERT, row)
-                connection.commit()
-                return 1
 
-            return step
+def _insert_rows(stage: Stage, connections: int, make: Callable[[Connection], Callable[[], int]]) -> dict[str, float]:
+    create(stage)
+    per_s, count = rate(stage.size.seconds, connections, lambda _: make(stage.connect()))
+    stage.check("raw rows", count, "SELECT COUNT(*) FROM raw_message")
+    return {"messages/s": per_s}
 
-        per_s, count = rate(stage.size.seconds, connections, make)
-        stage.check("raw rows", count, "SELECT COUNT(*) FROM raw_message")
-        return {"messages/s": per_s}
 
-    return measure
+def inserting(connection: Connection, row: tuple[bytes, bytes] = ROW) -> Callable[[], int]:
+    """Return what inserts a row over a connection, and says how many: one."""
+    cursor = connection.cursor()
+    return lambda: cursor.execute(INSERT, row)
+
+
+def _inserting_and_committing(connection: Connection) -> Callable[[], int]:
+    connection.autocommit(False)
+    insert_row = inserting(connection)
+
+    def step() -> int:
+        count = insert_row()
+        connection.commit()
+        return count
+
+    return step
 
 
 def insert_with_mark(connections: int) -> Callable[[Stage], dict[str, float]]:
@@ -140,15 +155,15 @@ def read_bodies(stage: Stage, total: int, page: int, row: tuple[bytes, bytes] = 
     return {"messages/s": seen / elapsed}
 
 
-def commit_latency(stage: Stage) -> dict[str, float]:
-    """How long one insert and its commit take, one after another with the pauses of a modest load."""
+def insert_latency(stage: Stage) -> dict[str, float]:
+    """How long one insert that commits by itself takes, one after another with the pauses of a modest load."""
     create(stage)
     took: list[float] = []
-    with stage.connect(autocommit=False) as connection, connection.cursor() as cursor:
+    with stage.connect() as connection:
+        insert_row = inserting(connection)
         for _ in range(stage.size.stamps):
             began = time.perf_counter()
-            cursor.execute(INSERT, ROW)
-            connection.commit()
+            insert_row()
             took.append((time.perf_counter() - began) * 1000)
             time.sleep(PAUSE_S)
     stage.check("raw rows", len(took), "SELECT COUNT(*) FROM raw_message")

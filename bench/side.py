@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.app import build
 from bench.load import BODY, rate
-from bench.raw import INSERT, ROW
+from bench.raw import inserting
 from bench.stage import QUICK, NotRight, Stage
 
 _ROOT = Path(__file__).parents[1]
@@ -75,15 +75,7 @@ def _sender(url: str, redis_url: str, allocator: str) -> Callable[[], int]:
 
 
 def _raw(url: str) -> Callable[[], int]:
-    connection = Stage(url, None, _ROOT, QUICK).connect(autocommit=False)
-    cursor = connection.cursor()
-
-    def step() -> int:
-        cursor.execute(INSERT, ROW)
-        connection.commit()
-        return 1
-
-    return step
+    return inserting(Stage(url, None, _ROOT, QUICK).connect())
 
 
 def _naps(seconds: float, threads: str, nap_s: str) -> int:

@@ -23,6 +23,7 @@ from emsworker.core.errors import ConfigError, EmsError
 from emsworker.core.ids import CLIENT_NAME
 from emsworker.core.process import forks
 from emsworker.core.process.role import claim_role
+from emsworker.core.tags import named, read_tags
 from emsworker.observe.repeats import REPEATS
 
 from .settings import override_option
@@ -79,6 +80,13 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
+def _tags(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    try:
+        return read_tags(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command()
 @click.option(
     "-A",
@@ -107,6 +115,12 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     help="Only these groups; broadcasts are received regardless.",
 )
 @click.option(
+    "--tags",
+    callback=_tags,
+    metavar="A,B",
+    help="What this machine has: groups that require tags are run only by workers with all of them.",
+)
+@click.option(
     "--solo", is_flag=True, help="Run handlers in one thread that has the terminal, for a debugger; no limits."
 )
 @override_option("processes", "-p")
@@ -126,6 +140,7 @@ def worker(
     app_path: str,
     topics: tuple[str, ...],
     groups: tuple[str, ...],
+    tags: tuple[str, ...],
     solo: bool,
     processes: int | None,
     threads: int | None,
@@ -172,7 +187,9 @@ def worker(
         log_format=log_format,
         log_done=log_done,
         log_repeats=log_repeats,
+        tags=tags,
     )
+    _check_work(facts, spec)
     if solo:
         _run_solo(ctx, stream, spec, facts)
     count = processes or stream.settings.processes or _processors()
@@ -247,10 +264,7 @@ def _supervise(
             count,
             _databases(stream),
             stream.settings,
-            topics=sorted(
-                {one.topic for one in facts.handlers if spec.wants(one.topic, one.group)}
-                | {topic for topic in facts.broadcasts if spec.wants(topic)}
-            ),
+            topics=sorted({one.topic for one in facts.consumed(spec)} | set(facts.heard(spec))),
             idle=facts.idle,
             with_beat=not no_beat,
             patient=reload,
@@ -265,11 +279,18 @@ def _supervise(
 
 def _work_of(facts: AppInspection, spec: ChildSpec) -> str:
     """Return in words what a worker consumes."""
-    routes = ", ".join(f"{one.topic}/{one.group}" for one in facts.handlers if spec.wants(one.topic, one.group))
-    broadcasts = ", ".join(topic for topic in facts.broadcasts if spec.wants(topic))
+    routes = ", ".join(f"{one.topic}/{one.group}" for one in facts.consumed(spec))
+    broadcasts = ", ".join(facts.heard(spec))
     does = [f"consumes {routes}"] if routes else []
     does += [f"receives broadcasts of {broadcasts}"] if broadcasts else []
     return " and ".join(does)
+
+
+def _check_work(facts: AppInspection, spec: ChildSpec) -> None:
+    """Refuse to run a worker that has nothing to run because of its tags."""
+    if not facts.consumed(spec) and not facts.heard(spec):
+        left = "; ".join(f"{one.topic}/{one.group} requires {named(one.requires)}" for one in facts.left(spec))
+        raise WrongUsage([f"this worker has nothing to run: {left}; start it with --tags, on a machine that has them"])
 
 
 def _check_solo(ctx: click.Context) -> None:

@@ -24,6 +24,7 @@ from emsworker.core.process.forks import fork_blocked
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.times import in_utc
+from emsworker.publish.gathered import GatheredSends
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
 from emsworker.publish.transaction import OutboxTransaction, Transaction
 from emsworker.tasks.decorators import (
@@ -97,6 +98,7 @@ class Ems:
         self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
         self._broker: Broker = self._open_broker()
+        self._gathered = GatheredSends(self._encode_one, lambda topic, messages: self.broker.send(topic, messages))
         self._becomes_eager = self.settings.eager
 
     def add_middleware(self, *middleware: Middleware) -> None:
@@ -118,7 +120,7 @@ class Ems:
             ConfigError: a setting is unknown or wrong.
         """
         self.settings = self.registry.settings = replace(self.settings, **changes)
-        self._broker.close()
+        self.close()
         self._broker = self._open_broker()
 
     def bind_to_server(self, server: str) -> None:
@@ -127,7 +129,7 @@ class Ems:
         Raises:
             ConfigError: the setting `servers` names no such server.
         """
-        self._broker.close()
+        self.close()
         self._broker = self._open_broker()
         self._broker.live_on(server)
 
@@ -246,7 +248,7 @@ class Ems:
                 check_name("task", name or full_name(function)),
                 checked,
                 topic=topic or self.settings.topic,
-                group=group or self.settings.group,
+                group=self.registry.group_for(group, checked),
                 bind=bind,
             )
             self.registry.add_task(task, order)
@@ -445,10 +447,7 @@ class Ems:
                 written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        if options:
-            refuse_unknown("send()", options, MESSAGE_OPTIONS)
-            refuse_reserved(options.get("headers"))
-        return self._publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
+        return self._publish(topic, [_checked(topic, body, options)], transaction)[0]
 
     def send_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -564,8 +563,9 @@ class Ems:
     async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message from a coroutine, and return after its commit; the event loop is never blocked.
 
-        At most ``async_threads`` sends of a process are under way at once (a setting); others wait for their turn. The
-        arguments and errors are those of :meth:`send`.
+        At most ``async_threads`` threads of a process send at once (a setting); other sends wait for their turn. Those
+        that wait share the next commit, unless the app has middleware for sends. The arguments and errors are those of
+        :meth:`send`.
 
         If the coroutine is cancelled, by a timeout for example, a send that waits for its turn is dropped, and nothing
         is sent. One that has begun goes on to its end: the message is sent once, and if that fails, a warning is
@@ -575,11 +575,27 @@ class Ems:
             transaction: as in :meth:`send`, or an ``AsyncSession`` or ``AsyncConnection`` of SQLAlchemy. A send in one
                 of these ends with its coroutine, and its transaction decides about the message.
         """
+        name = f"a send to {topic}"
+        if self.gathers(transaction):
+            return await self.send_gathered(name, lambda: _checked(topic, body, options))
 
         def send(transaction: Any) -> Receipt:
             return self.send(topic, body, transaction=transaction, **options)
 
-        return await self.in_pool(f"a send to {topic}", topic, send, transaction)
+        return await self.in_pool(name, topic, send, transaction)
+
+    def gathers(self, transaction: Any) -> bool:
+        """Return whether a send of a coroutine may share a commit with others: no transaction or middleware has it."""
+        hooks = self._around_publish or self._before_publish or self._after_publish
+        return transaction is None and not hooks and not self.pool.is_empty
+
+    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt:
+        """Send what ``prepare`` returns, together with what other coroutines send; see :meth:`gathers`.
+
+        Args:
+            name: of the send, for a warning.
+        """
+        return await self._gathered.send(self.pool, prepare, name)
 
     async def asend_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -626,6 +642,9 @@ class Ems:
         if not self.settings.publishing:
             raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
         return [item.encode(self.settings) for item in outgoing]
+
+    def _encode_one(self, outgoing: Outgoing) -> NewMessage:
+        return self._encode([outgoing])[0]
 
     def transaction(self, *, server: str | None = None) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.
@@ -796,7 +815,9 @@ class Ems:
 
         Sends of coroutines that have begun are waited for, those that wait for their turn are cancelled.
         """
+        self._gathered.close()
         self._broker.close()
+        self._gathered.close()  # what came meanwhile, whose thread was dropped
 
     async def aclose(self) -> None:
         """Close the connections from a coroutine; see :meth:`close`."""
@@ -847,6 +868,13 @@ class Ems:
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
+
+
+def _checked(topic: str, body: Any, options: SendOptions) -> Outgoing:
+    if options:
+        refuse_unknown("send()", options, MESSAGE_OPTIONS)
+        refuse_reserved(options.get("headers"))
+    return Outgoing(topic, body, **options)
 
 
 def _outgoing(topic: str, bodies: list[Any], options: Mapping[str, Any]) -> Iterator[Outgoing]:

@@ -86,7 +86,7 @@ def _row(size: int) -> tuple[bytes, bytes]:
 
 def _send_bodies(lab: Lab, size: int) -> dict[str, float]:
     with lab.servers.stage(lab.stage_size) as stage:
-        bare = raw.insert_and_commit(1, _row(size))(stage)["messages/s"]
+        bare = raw.insert(1, _row(size))(stage)["messages/s"]
     with lab.servers.stage(lab.stage_size) as stage:
         app = build(url=stage.url).app
         body = {"text": "x" * size}

@@ -14,14 +14,18 @@ from emsworker.core.counted import counted, seconds_text
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import AccessDenied, ConfigError, DiskFull, EmsError, StoreError, repr_of
 from emsworker.core.extension import parts
+from emsworker.core.large import LARGE_BYTES
 from emsworker.core.servers import MAIN, check_apart, parse_servers
+from emsworker.core.tags import named
 from emsworker.core.url import DatabaseUrl, impatient, redact, redact_url
+from emsworker.store.cluster import clients
 from emsworker.store.engine import probe, schema
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.tables import find_faults
+from emsworker.store.groups import handlers
 from emsworker.store.stream import intake, orphans, retention
 from emsworker.store.stream.messages import fitting_body, packet_of
 from emsworker.store.topics import list_pointers
@@ -136,6 +140,7 @@ def _check_database(url: str, settings: Settings, role: str | None) -> list[Find
         findings += _patiently(database, _check_refused)
         findings += _patiently(database, _check_endless)
         findings += _patiently(database, _check_unheard)
+        findings += _patiently(database, _check_tags)
         findings += _patiently(database, _check_orphans)
         findings += _check_extensions(database, settings)
         if not facts.read_only:
@@ -313,9 +318,9 @@ def _check_limits(session: Session, facts: ServerFacts) -> list[Finding]:
     value = str(facts.max_allowed_packet)
     largest = probe.largest_limit(session)
     fitting = fitting_body(facts.max_allowed_packet)
-    if largest and largest[1] > fitting:
+    if largest and (most := min(largest[1], LARGE_BYTES)) > fitting:  # larger bodies go in chunks
         fix = (
-            f"topic {largest[0]!r} takes messages of {largest[1]} bytes, which need {packet_of(largest[1])}; raise it, "
+            f"topic {largest[0]!r} takes messages of {most} bytes, which need {packet_of(most)}; raise it, "
             f"or lower the limit with `ems topics change {largest[0]} --max-message-bytes {fitting}`"
         )
         return [_error("max_allowed_packet", value, fix)]
@@ -385,6 +390,21 @@ def _check_unheard(session: Session) -> list[Finding]:
             "lets them go",
         )
         for topic, group in retention.list_unheard(session)
+    ]
+
+
+def _check_tags(session: Session) -> list[Finding]:
+    """Find groups with work whose tags no live worker has."""
+    waiting = handlers.list_required_with_work(session)
+    present = clients.list_tags(session) if waiting else []
+    return [
+        _warning(
+            "tags",
+            f"no worker with {named(tags)}, which group {group!r} of topic {topic!r} requires",
+            f"its messages are kept and wait: `ems worker --tags {','.join(tags)}` on a machine that has them",
+        )
+        for topic, group, tags in waiting
+        if not any(set(tags) <= has for has in present)
     ]
 
 

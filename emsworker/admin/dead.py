@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from emsworker.admin.large import whole_body
 from emsworker.admin.lists import Groups, choose
 from emsworker.admin.paging import Listing, check_limit, decode_token, page_of
 from emsworker.core.errors import InvalidName, UnknownMessage
@@ -332,12 +333,13 @@ class DeadLetters:
         row, kept = letter
         topic = self._groups(ids=[ref.group.id])[0][0]
         view = decoder.preview(kept.headers, kept.body)
+        raw = whole_body(self._database, view.headers, kept.body) if whole else kept.body
         return DeadLetter(
             topic,
             ref.group,
             row,
             view.headers,
-            kept.body,
+            raw,
             kept.size,
             view.body,
             view.problem,

@@ -1,20 +1,23 @@
 """States of groups: what each does, and the alarms that fire for it.
 
 No table says which clients work for a group; what it has open tells. It counts as without a consumer if messages wait
-for longer than any poller pauses, while nothing of it runs, waits for a permit, or was finished in the last minute.
+for longer than any poller pauses, while nothing of it runs, waits for a permit, or was finished in the last minute. If
+its tasks require tags that no live worker has, that is said instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from emsworker.admin.monitoring import GroupLag
 from emsworker.core.errors import AccessDenied
 from emsworker.core.model import Order
+from emsworker.core.tags import named
 from emsworker.store.cluster import alarms, clients
 from emsworker.store.engine.session import Session
+from emsworker.store.groups import handlers
 from emsworker.store.inspect import samples
 from emsworker.store.inspect.monitoring import held_back
 
@@ -32,12 +35,19 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """The state of a group, and the names of the alarm rules that fire for it. Its text is that of a list."""
+    """The state of a group, and the names of the alarm rules that fire for it. Its text is that of a list.
+
+    Attributes:
+        lacks: tags that it requires, and no live worker has; read only of a group without a consumer.
+    """
 
     state: GroupState
     alarms: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        if self.lacks:
+            return f"no worker with {named(self.lacks)}{', alarm' if self.alarms else ''}"
         if not self.alarms:
             return self.state.value
         # An alarm says that what goes on is not well.
@@ -67,12 +77,25 @@ def read_states(
             }
         doubtful = {one for one in patient if not (rates or {}).get(one)}
         doubtful -= held_back(session) if doubtful else set()
+    lacks = read_lacks(session, doubtful)
     return {
         lag.group.id: GroupStatus(
-            _state(lag, lag.group.id in doubtful), tuple(firing.get((lag.topic.name, lag.group.name), ()))
+            _state(lag, lag.group.id in doubtful),
+            tuple(firing.get((lag.topic.name, lag.group.name), ())),
+            lacks.get(lag.group.id, ()),
         )
         for lag in lags
     }
+
+
+def read_lacks(session: Session, group_ids: Collection[int]) -> dict[int, tuple[str, ...]]:
+    """Return the tags of groups whose tags no live worker has, by id."""
+    try:
+        required = handlers.list_required(session, group_ids)
+    except AccessDenied:  # of a role that reads no handlers
+        return {}
+    present = clients.list_tags(session) if required else []
+    return {group_id: tags for group_id, tags in required.items() if not any(set(tags) <= has for has in present)}
 
 
 def _may_lack_consumer(lag: GroupLag) -> bool:

@@ -16,7 +16,7 @@ from emsworker.core.run import Progress
 from emsworker.core.times import utc
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
-from emsworker.store.groups.blocking import BLOCKED_YEAR
+from emsworker.store.groups.blocking import waits_for_others
 from emsworker.store.inspect import lists as store
 from emsworker.store.inspect.lists import DelayedPlace, DelayedRow, Outline, RetryPlace, RunningPlace, RunningRow
 
@@ -57,7 +57,7 @@ class WaitingRetry:
     Attributes:
         id, born_at: ``None`` if the message has been deleted.
         attempt: the number of its last attempt; 0 if it was requeued or is blocked.
-        due_at: ``None`` if it is blocked by an earlier message of its key.
+        due_at: ``None`` if it is blocked by an earlier message of its key, or by other keys of a fair group.
         task, error: its task and the end of its last error; ``None`` if they were not read.
     """
 
@@ -230,7 +230,7 @@ class Lists:
                 offset=row.offset,
                 id=uid_text(message.uid) if message else None,
                 attempt=row.attempt,
-                due_at=None if row.due_at.startswith(str(BLOCKED_YEAR)) else utc(row.due_at),
+                due_at=None if waits_for_others(row.due_at) else utc(row.due_at),
                 key=decode_key(row.key),
                 born_at=utc(message.born_at) if message else None,
                 task=_task_of(message.headers if message else None),

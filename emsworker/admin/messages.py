@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from emsworker.admin.dead import parse_place
+from emsworker.admin.large import whole_body
 from emsworker.admin.selection import Choice, Place, Selection, in_steps
 from emsworker.core.batches import in_batches
 from emsworker.core.errors import UnknownMessage
@@ -274,6 +275,7 @@ class Messages:
             InvalidName: ``what`` is neither.
             UnknownTopic: there is no topic of that name.
             UnknownMessage: no such message is stored.
+            DecodeError: ``whole``, and its body is kept beside it and is not there.
         """
         if "/" in str(what):
             name, *at = parse_place(what)
@@ -288,6 +290,9 @@ class Messages:
             raise UnknownMessage(
                 f"no message {what} is kept: it was never sent, is delayed, was cancelled, or retention has deleted it"
             )
+        if whole:
+            for message in found:
+                message.raw = whole_body(self._database, message.headers, message.raw or b"")
         return tuple(found)
 
     def _at(self, topic: Topic, place: Place, whole: bool) -> Iterable[StoredMessage]:

@@ -143,9 +143,10 @@ class GroupTrace:
     Attributes:
         state: ``unclaimed``: not claimed yet; ``waiting``: in a claim that waits for an owner; ``claimed``: a client
             has it and has not finished it; ``running``: that client said that it runs it now; ``retry``: waits for its
-            next attempt, or runs in it; ``blocked``: waits for an earlier message of its key; ``dead``: given up;
-            ``done``; ``dropped``: given up, and its dead letter deleted; ``skipped``: the group began after it;
-            ``cancelled``: it was cancelled before the group claimed it, or while it ran.
+            next attempt, or runs in it; ``blocked``: waits for an earlier message of its key, or in a fair group for
+            those of other keys; ``dead``: given up; ``done``; ``dropped``: given up, and its dead letter deleted;
+            ``skipped``: the group began after it; ``cancelled``: it was cancelled before the group claimed it, or while
+            it ran.
         client_id: the client that has it, or had it last.
         progress: the last report of its handler, if it runs and reports progress.
     """

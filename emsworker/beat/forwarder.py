@@ -15,14 +15,16 @@ from functools import partial
 
 from emsworker.broker.placed import PlacedBroker
 from emsworker.core.batches import in_batches
+from emsworker.core.codec import LARGE_MARK
 from emsworker.core.config import Settings
-from emsworker.core.errors import EmsError, MessageTooLarge
+from emsworker.core.errors import DecodeError, EmsError, MessageTooLarge
+from emsworker.core.large import carry, reference_of
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.store.cluster import clients
-from emsworker.store.stream import forwards, outbox
+from emsworker.store.stream import forwards, large, outbox
 from emsworker.store.stream.messages import row_bytes
 
 log = logging.getLogger(__name__)
@@ -92,10 +94,10 @@ class Forwarder(Runnable):
             return 0
         database, gone = self._source.database, 0
         messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH, _BYTES))
-        for part in in_batches(messages, row_bytes, _BYTES):
+        for part in in_batches(messages, _weight, _BYTES):
             try:
-                handed_over = self._hand_over(one.topic, name, kept, part)
-            except MessageTooLarge as error:
+                handed_over = self._hand_over(one.topic, name, kept, self._with_bodies(part))
+            except (MessageTooLarge, DecodeError) as error:
                 if len(part) > 1:
                     raise
                 why = f"server {name} does not take it: {error}"
@@ -119,6 +121,21 @@ class Forwarder(Runnable):
                 messages = [message for message in messages if message.uid not in accepted]
         return self._servers.server(name).accept(kept, messages)
 
+    def _with_bodies(self, messages: list[NewMessage]) -> list[NewMessage]:
+        """Return the messages with the bodies that are kept beside them, which the other server has to have, too.
+
+        Raises:
+            DecodeError: one is not there.
+        """
+        return [self._with_body(message) for message in messages]
+
+    def _with_body(self, message: NewMessage) -> NewMessage:
+        found = reference_of(message)
+        if found is None:
+            return message
+        whole = self._source.database.call(partial(large.read, large=found))
+        return carry(message, found, whole)
+
     def shut_down(self) -> None:
         """Let another process forward at once."""
         try:
@@ -129,6 +146,11 @@ class Forwarder(Runnable):
         for broker in self._servers.servers.values():
             if "database" in vars(broker):
                 broker.database.thread_session().close()
+
+
+def _weight(message: NewMessage) -> int:
+    """Return the bytes of a message in a batch; one whose body is kept beside it goes alone."""
+    return _BYTES + 1 if message.body.startswith(LARGE_MARK) else row_bytes(message)
 
 
 def forwarders(settings: Settings, source: str, on_death: OnDeath) -> list[Forwarder]:

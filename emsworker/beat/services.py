@@ -21,6 +21,7 @@ from emsworker.beat.expiry import (
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
+from emsworker.beat.large_bodies import SweepBodies
 from emsworker.beat.locks import WatchLocks
 from emsworker.beat.orphans import clear_orphans
 from emsworker.beat.recovery import recover_claims
@@ -100,6 +101,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         resolve,
         bring_strays_back,
         clear_orphans,
+        SweepBodies(),
         skip_backlogs,
         sweep_results,
         sweep_once,

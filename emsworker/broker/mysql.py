@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from emsworker.broker.keys import KeyBackend, MysqlKeys, RedisKeys
+from emsworker.broker.large import load_large, send_large
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.broker.results import MysqlResults, RedisResults, ResultBackend, ResultsInRedis
 from emsworker.broker.schedules import MysqlSchedules
@@ -17,6 +18,7 @@ from emsworker.core.codec import Decoder, check_serializers
 from emsworker.core.config import Settings, TopicSettings
 from emsworker.core.errors import ConfigError, Problem, StoreUnavailable, TopicDeleted, TopicMoved
 from emsworker.core.extension import default_stream
+from emsworker.core.large import LARGE_BYTES
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group, HandlerRow, NewMessage, Order, Receipt, Topic
 from emsworker.core.process.forks import after_fork, fork_blocked, lazy
@@ -134,7 +136,10 @@ class MysqlBroker:
             ConfigError: it names a serializer that is not known here.
         """
         check_serializers(self.settings.serializer, self.settings.accept)
-        return Decoder(self.settings.accept, self.settings.budget)
+        return Decoder(self.settings.accept, self.settings.budget, self._load_large)
+
+    def _load_large(self, raw: bytes, headers: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+        return load_large(self.database, raw, headers)
 
     @lazy
     def producer(self) -> Producer:
@@ -242,6 +247,8 @@ class MysqlBroker:
             for message in messages:
                 admit(found, message)
             try:
+                if found.max_message_bytes > LARGE_BYTES and any(len(one.body) > LARGE_BYTES for one in messages):
+                    return send_large(self.outbox, self._send_directly, found, messages, transaction)
                 if direct:
                     return self.producer.send(found, messages)
                 return self.outbox.send(found, messages, transaction)
@@ -250,6 +257,9 @@ class MysqlBroker:
                 deletions += 1
                 if deletions > _DELETIONS:
                     raise
+
+    def _send_directly(self, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
+        return self.producer.send(topic, messages)
 
     def kept_topic(self, topic: str) -> forwards.KeptTopic | None:
         """Return under which circumstances this server keeps a topic now; ``None`` if it does not."""

@@ -16,7 +16,7 @@ from emsworker.publish.transaction import Transaction
 from emsworker.store.engine.errors import is_cut, translate
 from emsworker.store.engine.schema import server_run
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import claims, detaching, notices, ordered, progress, recalling
+from emsworker.store.groups import claims, detaching, fair, notices, ordered, progress, recalling
 
 T = TypeVar("T")
 
@@ -49,6 +49,8 @@ class MysqlChannel:
         """Claim the next messages of a partition, in its order if the group has one."""
         if claimant.group.order is not Order.NONE:
             taken = ordered.take_next(self.session, claimant, partition, before)
+        elif claimant.fair:
+            taken = fair.take_new(self.session, claimant, partition, before, wait=wait, announced=announced)
         else:
             taken = claims.take_range(self.session, claimant, partition, before, wait=wait, announced=announced)
         self._after(*before)
@@ -64,7 +66,8 @@ class MysqlChannel:
 
     def take_retries(self, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
         """Claim due retries of one partition."""
-        taken = claims.take_retries(self.session, claimant, before)
+        take = fair.take_waiting if claimant.fair else claims.take_retries
+        taken = take(self.session, claimant, before)
         self._after(*before)
         return taken
 

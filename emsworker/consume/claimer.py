@@ -72,10 +72,12 @@ class Claimer:
         size: int,
         most_isolation: Isolation = Isolation.LAST,
         broadcasts: Collection[int] = (),
+        fair: str = "",
     ) -> Claimant:
         """Return a claimant of at most ``size`` messages where a hint points; see :class:`Claimant`."""
         most_bytes, decoder = self._batch_bytes, self._decoder
-        return Claimant(topic, group, client_id, size, most_bytes, decoder, hint.limited, most_isolation, broadcasts)
+        permitted = hint.limited
+        return Claimant(topic, group, client_id, size, most_bytes, decoder, permitted, most_isolation, broadcasts, fair)
 
     def take(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | None:
         """Follow a hint.

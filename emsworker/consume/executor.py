@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from emsworker.broker.channel import Send, TransactionLost
 from emsworker.consume.attempts import Expired, GroupAttempts, begin_running, end_running, one_line
@@ -273,7 +274,9 @@ class Executor:
         begin_running(partial(self._attempts.fields_of, (message,)))  # it ends with the coroutine's own context
         try:
             self._get_ready([message], claim_run)
-            value = await its.within_limits(handler.call(message))
+            value = await its.within_limits(
+                _load_and_call(message, handler) if message.is_large else handler.call(message)
+            )
             return self._conclude([self._succeeded(message, handler, value, ticks() - began)])
         except BaseException as error:
             return self._fail([message], handler, error, ticks() - began)
@@ -388,6 +391,14 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
+
+
+async def _load_and_call(message: Message, handler: Handler) -> Any:
+    """Call a coroutine after its body was read from the server in a thread, which does not block the loop meanwhile."""
+    import asyncio
+
+    await asyncio.to_thread(getattr, message, "body")
+    return await handler.call(message)
 
 
 def _is_cancelled(message: Message, options: HandlerOptions) -> bool:

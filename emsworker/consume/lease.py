@@ -7,7 +7,7 @@ process is stopped. A process that cannot renew stops working first and asks the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from emsworker.core.config import Settings
 from emsworker.core.errors import REFUSED, StoreError
@@ -37,6 +37,7 @@ class LeaseRenewer(Runnable):
         on_death: see :class:`Runnable`.
         revives: clients whose leases ran out go on while their rows are there; the owner of their claims looks then
             which of them are left (``gaps``). Without that look an order could be broken.
+        tags: those that the worker was started with.
 
     Attributes:
         generation: counts the times that all clients were lost, and register again.
@@ -53,9 +54,11 @@ class LeaseRenewer(Runnable):
         on_death: Callable[[str, BaseException], None],
         *,
         revives: bool = False,
+        tags: Sequence[str] = (),
     ) -> None:
         super().__init__("ems-lease", on_death)
         self._revives = revives
+        self._tags = tags
         self._database = database
         self._session = database.session()
         self._abandoned = False
@@ -98,7 +101,8 @@ class LeaseRenewer(Runnable):
         client_id = new_client_id(self._ip)
         began = ticks()
         lease_s = self._settings.lease_s
-        clients.register(session, [client_id], self._process_id, self._worker_name, lease_s, self._servers)
+        name, servers = self._worker_name, self._servers
+        clients.register(session, [client_id], self._process_id, name, lease_s, servers, self._tags)
         with self._mutex:
             self._clients.add(client_id)
             trusted_until = began + self._settings.lease_s - self._settings.lease_margin_s

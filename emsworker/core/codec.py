@@ -22,6 +22,7 @@ from emsworker.core.extras import MODULES, hint_if_missing
 from emsworker.core.process.forks import fork_blocked
 
 CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION = "content-type", "content-encoding", "compression"
+LARGE_TYPE, LARGE_MARK = "application/vnd.ems.large", b'{"ems-large":"'  # of a reference, see core.large
 MAX_HEADERS_BYTES = 1 << 20  # headers are read with every batch, and filters evaluate them
 RAW_TYPES = frozenset({"application/data", "text/plain"})
 SERIALIZERS = ("json", "msgpack", "yaml", "pickle")
@@ -233,7 +234,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise EncodeError(f"header {name!r} = {value!r}: names and values must be str")
-    block = json.dumps(dict(headers), separators=(",", ":")).encode()
+    block = _JSON_ENCODE(dict(headers)).encode()
     if block.count(b"{") > 1 or b"[" in block:  # escaped, so that counting brackets gives the nesting depth
         block = b"{" + block[1:].replace(b"{", rb"\u007b").replace(b"[", rb"\u005b")
     if len(block) > MAX_HEADERS_BYTES:
@@ -270,6 +271,9 @@ def is_accepted(content_type: str, accept: Collection[str]) -> bool:
     return content_type in RAW_TYPES or content_type in accept or _TYPE_NAMES.get(content_type) in accept
 
 
+Load = Callable[[bytes, Mapping[str, str]], tuple[bytes, Mapping[str, str]]]
+
+
 class Decoder:
     """Decoder of bodies whose content type is accepted.
 
@@ -277,9 +281,16 @@ class Decoder:
         accept: names (``json``, ``msgpack``, ``yaml``, ``pickle``) or content types. Raw bytes and text are always
             accepted; pickle only if it is named here.
         budget: limits of what a body becomes.
+        load: returns a large body and the headers that it is decoded by, from its reference and the message's headers.
     """
 
-    def __init__(self, accept: tuple[str, ...] = ("json",), budget: Budget = Budget()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        accept: tuple[str, ...] = ("json",),
+        budget: Budget = Budget(),  # noqa: B008 - frozen
+        load: Load | None = None,
+    ) -> None:
+        self._load = load
         self._accept = frozenset(accept)
         self._json = "json" in self._accept or JSON_TYPE in self._accept
         self._budget = budget
@@ -295,6 +306,9 @@ class Decoder:
             self._budget.check(raw, JSON_TYPE)
             return _decode_json(raw)
         content_type = headers.get(CONTENT_TYPE, JSON_TYPE)
+        if content_type == LARGE_TYPE and self._load is not None:
+            raw, headers = self._load(raw, headers)
+            content_type = headers.get(CONTENT_TYPE, JSON_TYPE)
         self.check(content_type)
         if COMPRESSION in headers:
             raw = unpack(raw, headers[COMPRESSION], content_type, self._budget)

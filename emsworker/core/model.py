@@ -10,7 +10,7 @@ from enum import IntEnum, StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from emsworker.core.codec import Decoder, decode_headers
+from emsworker.core.codec import LARGE_MARK, Decoder, decode_headers
 from emsworker.core.durations import format_duration
 from emsworker.core.errors import ConfigError, DecodeError, EmsError, Problem
 from emsworker.core.ids import decode_key, uid_text
@@ -64,12 +64,12 @@ class TopicRule(StrEnum):
     @property
     def writable(self) -> bool:
         """True if messages may be sent."""
-        return "w" in self.value
+        return "w" in self
 
     @property
     def readable(self) -> bool:
         """True if messages may be claimed."""
-        return "r" in self.value
+        return "r" in self
 
 
 class Order(StrEnum):
@@ -203,7 +203,11 @@ class Topic:
         listed=True,
     )
     max_message_bytes: int = setting(
-        4 << 20, MESSAGE_BYTES, help="maximum size of an encoded body; larger ones are refused", listed=True
+        4 << 20,
+        MESSAGE_BYTES,
+        help="maximum size of an encoded body; larger ones are refused, and those over 4 MiB are kept beside their "
+        "messages",
+        listed=True,
     )
     retention_s: float | None = setting(
         None, seconds(1), help="delete messages that are older, once every group has run them"
@@ -311,12 +315,17 @@ MESSAGE_COLUMNS = ("uid", "key", "tag", "headers", "body")
 
 
 class HandlerRow(NamedTuple):
-    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting."""
+    """A task of a group, or its subscription, whose name is empty; ``None`` stands for the group's own setting.
+
+    Attributes:
+        requires: the tags that a worker needs to run the group, with commas between.
+    """
 
     name: str
     on_error: str
     ladder: str | None
     max_attempts: int | None
+    requires: str = ""
 
 
 @dataclass(slots=True)
@@ -444,7 +453,7 @@ class Message:
         topic, partition, offset: its place in the stream.
         attempt: 1 for the first run in this group.
         key_bytes, tag_bytes: the stored bytes, or ``None``; ``key`` and ``tag`` give them as text.
-        raw: the encoded body.
+        raw: the encoded body; of one that is kept beside the message, the reference.
         run: the current run: time left, extension of it, progress reports.
     """
 
@@ -500,15 +509,22 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """The decoded body.
+        """The decoded body; one that is kept beside the message is read from the server at the first use.
 
         Raises:
             ContentRefused: its content type is not accepted.
-            DecodeError: it is damaged.
+            DecodeError: it is damaged, or it is kept beside the message and no longer there.
+            StoreUnavailable: it is kept beside the message, and the server is away.
         """
         if self._body is _UNREAD:
             self._body = self._decoder.decode(self.raw, self.headers)
         return self._body
+
+    @property
+    def is_large(self) -> bool:
+        """True if its body is kept beside it, so that :attr:`body` reads it from the server."""
+        large: bool = self.raw.startswith(LARGE_MARK)
+        return large
 
     @property
     def priority(self) -> int:

@@ -323,7 +323,7 @@ def refuse_unknown(call: str, given: Mapping[str, Any], known: Collection[str]) 
     Raises:
         ConfigError: naming the unknown options.
     """
-    if not all(name in known for name in given):
+    if given and not all(name in known for name in given):
         raise ConfigError(unknown_options(call, given, known))
 
 

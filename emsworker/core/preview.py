@@ -16,6 +16,7 @@ from emsworker.core.budget import JSON_TYPE, YAML_TYPE, Budget, count_marks
 from emsworker.core.codec import (
     COMPRESSION,
     CONTENT_TYPE,
+    LARGE_TYPE,
     MAX_HEADERS_BYTES,
     Decoder,
     decode_headers,
@@ -107,6 +108,8 @@ class PreviewDecoder:
 
     def _decode(self, raw: bytes, headers: Mapping[str, str]) -> Any:
         content_type = headers.get(CONTENT_TYPE, JSON_TYPE)
+        if content_type == LARGE_TYPE:  # the reference is shown, not the body
+            content_type, headers = JSON_TYPE, {}
         if (name := _NOT_DECODED.get(content_type)) is not None:
             raise ContentRefused(f"a body of {name} is not decoded to be shown")
         if len(raw) >= self.body_bytes:

@@ -26,6 +26,7 @@ class Claimant:
         permitted: True if permits were acquired; without them nothing of a group with limits is claimed.
         most_isolation: what needs a higher one is left to others.
         broadcasts: ids of the broadcast topics whose ends are read with a claim.
+        fair: the header whose values share the group fairly; empty for none.
     """
 
     topic: Topic
@@ -37,6 +38,7 @@ class Claimant:
     permitted: bool = False
     most_isolation: Isolation = Isolation.LAST
     broadcasts: Collection[int] = ()
+    fair: str = ""
     claim_id: int = field(default_factory=new_claim_id)
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from emsworker.store.engine.sql import Part as Part
     from emsworker.store.engine.sql import Sql as Sql
     from emsworker.store.engine.sql import Statements as Statements
-    from emsworker.store.engine.sql import blobs as blobs
     from emsworker.store.engine.sql import fill as fill
     from emsworker.store.engine.sql import fill_rows as fill_rows
     from emsworker.store.engine.sql import identifier as identifier
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from emsworker.store.engine.sql import join as join
     from emsworker.store.engine.sql import literal as literal
     from emsworker.store.engine.sql import literals as literals
+    from emsworker.store.engine.sql import message_blobs as message_blobs
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
@@ -48,7 +48,7 @@ else:  # a name that is not above is an error of types, too
             "latest_version migrate present_extensions server_facts server_now "
             "stream_id",
             "emsworker.store.engine.session": "Packet Session",
-            "emsworker.store.engine.sql": "Part Sql Statements blobs fill fill_rows identifier insertion join "
-            "literal literals",
+            "emsworker.store.engine.sql": "Part Sql Statements fill fill_rows identifier insertion join "
+            "literal literals message_blobs",
         },
     )

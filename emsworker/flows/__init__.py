@@ -4,7 +4,7 @@ A flow is rows in the database of its stream. What moves it is committed with th
 recovered as every message is: by any worker, when the lease of the one that ran it is over.
 """
 
-from emsworker.flows.canvas import Canvas, chain, chord, chunks, group
+from emsworker.flows.canvas.words import Canvas, chain, chord, chunks, group
 from emsworker.flows.errors import (
     CallFailed,
     FlowCancelled,

@@ -15,7 +15,7 @@ from emsworker.flows.stores import check_transaction, store_with
 from emsworker.flows.task import FlowTask
 
 _ATTEMPTS = 5
-_NOT_OPTIONS = ("bind", "transactional", "batch", "order", "result", "result_ttl_s", "on_error")
+_NOT_OPTIONS = ("bind", "transactional", "batch", "order", "result", "result_ttl_s", "on_error", "fair")
 
 
 def declare(app: Ems, function: Any, name: str | None, version: int, options: dict[str, Any]) -> Any:
@@ -29,7 +29,7 @@ def declare(app: Ems, function: Any, name: str | None, version: int, options: di
 
     def decorate(function: Any) -> FlowTask[Any, Any]:
         check_function("flow", function)
-        place = {"topic": topic or app.settings.topic, "group": group or app.settings.group}
+        place = {"topic": topic or app.settings.topic, "group": app.registry.group_for(group, checked)}
         known = check_name("task", name or full_name(function))
         task = app.registry.route(place["topic"], place["group"]).tasks.get(known)
         if isinstance(task, FlowTask):

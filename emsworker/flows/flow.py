@@ -14,7 +14,7 @@ from emsworker.extending.apps import Signature
 from emsworker.extending.errors import WrongArguments
 from emsworker.extending.publishing import Transaction
 from emsworker.flows import branches
-from emsworker.flows.canvas import Canvas, task_of
+from emsworker.flows.canvas.words import Canvas, task_of
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.rows import CALL, GATHER, StepRow
 from emsworker.flows.run import FlowRun, outcome_of, step_name, step_type

@@ -1,4 +1,4 @@
-"""Flows in memory, for tests: the rules of :mod:`emsworker.flows.store` without a database."""
+"""Flows in memory, for tests: the rules of :mod:`emsworker.flows.store.flow_store` without a database."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KeptFlow:
 
 
 class MemoryFlowStore:
-    """The flows of a broker in memory; see :class:`emsworker.flows.store.MysqlFlowStore`."""
+    """The flows of a broker in memory; see :class:`emsworker.flows.store.flow_store.MysqlFlowStore`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -315,7 +315,7 @@ class MemoryFlowStore:
                 self._cancel(kept.row)
 
     def retry(self, flow: FlowRow, step: int | None = None) -> bool:
-        """Run a flow again that has failed or was cancelled; see :meth:`emsworker.flows.store.MysqlFlowStore.retry`."""
+        """Run a flow again that has failed or was cancelled; see :meth:`MysqlFlowStore.retry`."""
         number = flow.id
         for parent in self._failed_above(flow):
             if step is not None:

@@ -57,7 +57,7 @@ class FlowFunction(ABC):
 
 
 class FlowStore(Protocol):
-    """A store of flows; see :class:`emsworker.flows.store.MysqlFlowStore`."""
+    """A store of flows; see :class:`emsworker.flows.store.flow_store.MysqlFlowStore`."""
 
     @property
     def stream_id(self) -> str:

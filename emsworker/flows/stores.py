@@ -15,7 +15,7 @@ from emsworker.extending.database import check_extension
 from emsworker.extending.errors import ConfigError, Problem, SchemaMissing, StoreUnavailable, WrongArguments
 from emsworker.flows.memory import store_of
 from emsworker.flows.port import FlowStore
-from emsworker.flows.store import MysqlFlowStore
+from emsworker.flows.store.flow_store import MysqlFlowStore
 
 _KEPT = "_ems_flow_store"
 

@@ -51,6 +51,11 @@ class Notifier:
             self._redis = RedisConnection(redis_url)
 
     @property
+    def has_listeners(self) -> bool:
+        """True if anybody is to be notified."""
+        return self._redis is not None or bool(self._here)
+
+    @property
     def may_announce(self) -> bool:
         """True if messages are announced before their commit: notifications go over Redis, and there are few."""
         return self._redis is not None and ticks() >= self._quiet_at and not self._redis.breaker.is_open

@@ -32,6 +32,7 @@ from emsworker.core.errors import (
     is_known,
 )
 from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.large import LargeMessage
 from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -42,6 +43,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.errors import translate
 from emsworker.store.engine.session import Session
 from emsworker.store.stream import dedup, forwards, outbox
+from emsworker.store.stream import large as large_bodies
 from emsworker.store.stream.messages import row_bytes
 
 log = logging.getLogger(__name__)
@@ -73,23 +75,36 @@ class Outbox:
         self._idle: deque[Session] = deque()
         self._mover = _Mover(database, notify)
 
-    def send(self, topic: Topic, messages: Sequence[NewMessage], transaction: Any = None) -> list[Receipt]:
+    def send(
+        self,
+        topic: Topic,
+        messages: Sequence[NewMessage],
+        transaction: Any = None,
+        large: Sequence[LargeMessage] = (),
+    ) -> list[Receipt]:
         """Store messages, in a transaction of their own or in the caller's.
 
         Args:
             transaction: what :func:`emsworker.store.engine.foreign.run` takes.
+            large: those among them whose bodies are kept beside them, and written in the same transaction.
 
         Raises:
             TopicDeleted: the topic was deleted meanwhile.
         """
         try:
-            return self._send(topic, messages, transaction)
+            return self._send(topic, messages, transaction, large)
         except AssertionBroken as error:
             raise TopicDeleted(topic.name) from error
 
-    def _send(self, topic: Topic, messages: Sequence[NewMessage], transaction: Any) -> list[Receipt]:
+    def _send(
+        self, topic: Topic, messages: Sequence[NewMessage], transaction: Any, large: Sequence[LargeMessage]
+    ) -> list[Receipt]:
         def write(run: dedup.Run) -> list[Receipt]:
-            return self._write(run, topic, messages)
+            receipts = self._write(run, topic, messages)
+            if large:
+                created = {receipt.id for receipt in receipts if receipt.created}
+                self._write_bodies(run, topic.id, [one for one in large if uid_text(one.uid) in created])
+            return receipts
 
         if transaction is None:
             receipts = self._database.call(lambda s: s.transaction(lambda s: write(lambda text: s.rows(text))))
@@ -158,6 +173,11 @@ class Outbox:
             Receipt(uid_text(taken.get(number, message.uid)), topic.name, None, None, created=number not in taken)
             for number, message in enumerate(messages)
         ]
+
+    def _write_bodies(self, run: dedup.Run, topic_id: int, messages: Iterable[LargeMessage]) -> None:
+        for message in messages:
+            for text in large_bodies.insert_texts(self._database.name, topic_id, message):
+                run(text)
 
     def accept(self, kept: forwards.KeptTopic, messages: Sequence[NewMessage]) -> bool:
         """Store messages that another server has had in its outbox, each once; see :func:`forwards.accept`."""

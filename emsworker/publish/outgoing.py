@@ -118,7 +118,7 @@ class Outgoing:
             self.body,
             self.serializer or settings.serializer,
             self.compression or settings.compression,
-            names=CALL if TASK_HEADER in self.headers else (),
+            names=() if task is None else CALL,
             budget=settings.budget,
         )
         headers |= self.headers
@@ -129,12 +129,8 @@ class Outgoing:
             raise InvalidName(f"partition {self.partition!r:.100}: it must be a whole number")
         uid = new_uid() if self.uid is None else parse_uid(self.uid)
         key, tag = encode_key("key", self.key), encode_key("tag", self.tag)
-        message = NewMessage(
-            *(uid, key, tag, encode_headers(headers), body, self.partition),
-            priority=self.priority,
-            is_call=TASK_HEADER in self.headers,
-            has_own_uid=self.uid is not None,
-        )
+        message = NewMessage(uid, key, tag, encode_headers(headers), body, self.partition)
+        message.priority, message.is_call, message.has_own_uid = self.priority, task is not None, self.uid is not None
         if self.is_delayed:
             message.delay_s, message.due_at = self._due()
         if self.dedup_key is not None:

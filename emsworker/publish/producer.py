@@ -286,9 +286,10 @@ class Producer:
     # -- one flush -----------------------------------------------------------------------------------------------------
 
     def _commit(self, messages: Sequence[NewMessage]) -> None:
-        for wave in _without_repeats(messages):
+        for wave in _without_repeats(messages) if len(messages) > 1 else (messages,):
             self._publish(wave)
-        self._notifier.notify_at(_places(messages))
+        if self._notifier.has_listeners:
+            self._notifier.notify_at(_places(messages))
 
     def _publish(self, messages: Sequence[NewMessage]) -> None:
         """Place and insert the messages until none is open, and handle what prevented it."""
@@ -342,6 +343,10 @@ class Producer:
 
     def _batches(self, messages: Sequence[NewMessage]) -> list[PartitionBatch]:
         turn = next(self._spread)  # keyless messages of a flush stay together; the next flush takes the next partition
+        if len(messages) == 1:  # the usual case
+            topic = _topic_of(messages[0])
+            partition = messages[0].place(topic.partitions, turn)
+            return [PartitionBatch(topic.id, partition, messages, self._placement(topic.id, partition, 1))]
         groups: dict[tuple[int, int], list[NewMessage]] = {}
         for message in messages:
             topic = _topic_of(message)
@@ -411,9 +416,6 @@ def _places(messages: Sequence[NewMessage]) -> dict[int, set[int]]:
 
 def _without_repeats(messages: Sequence[NewMessage]) -> Iterable[Sequence[NewMessage]]:
     """Yield waves in which no uid occurs twice in a topic, so that the second one finds the first in the stream."""
-    if len(messages) == 1:  # the usual case
-        yield messages
-        return
     wave: list[NewMessage] = []
     later: list[NewMessage] = []
     seen: set[tuple[int, bytes]] = set()

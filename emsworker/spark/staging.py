@@ -18,7 +18,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emsworker.extending.database import Part, Session, Statements, blobs, fill, fill_rows, insertion, literal
+from emsworker.extending.database import Part, Session, Statements, fill, fill_rows, insertion, literal, message_blobs
 from emsworker.extending.errors import AssertionBroken, Duplicate, EmsError, UnknownTopic
 from emsworker.extending.stream import MESSAGE, raise_counter, topic_id_text
 from emsworker.extending.values import NewMessage
@@ -98,7 +98,7 @@ def stage(session: Session, token: bytes, chunk: int, rows: Sequence[StagedRow])
         "partition": [literal(row.partition) for row in rows],
         "level": [row.message.level for row in rows],
         "delay_us": [literal(row.delay_us) for row in rows],
-        "message": [blobs(row.message.columns) for row in rows],
+        "message": [message_blobs(row.message.columns) for row in rows],
     }
     values = fill_rows(_SQL.staged_row, {"token": literal(token), "chunk": chunk}, columns)
     statement = insertion(_SQL.insert_rows, values, _SQL.keep_first)

@@ -20,7 +20,7 @@ def declare_handlers(broker: MysqlBroker, group: Group, route: Route) -> None:
 
 def _row(name: str, options: HandlerOptions) -> HandlerRow:
     ladder = None if options.ladder is None else str(Ladder.parse(options.ladder))
-    return HandlerRow(name, options.on_error, ladder, options.max_attempts)
+    return HandlerRow(name, options.on_error, ladder, options.max_attempts, ",".join(options.tags))
 
 
 def options_of(row: HandlerRow | None) -> HandlerOptions:

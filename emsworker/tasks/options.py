@@ -37,6 +37,8 @@ from emsworker.core.options import (
     whole,
 )
 from emsworker.core.priority import PRIORITIES
+from emsworker.core.tags import TAGS, Requires, read_tags
+from emsworker.tasks.fair_key import FAIR
 
 ON_ERROR = ("retry", "dead", "ignore")
 _COUNT, _SPAN = whole(1, 65535), seconds(0.001)
@@ -80,6 +82,8 @@ class HandlerKeywords(TypedDict, total=False):
     on_cancel: Literal["raise", "flag"]
     rate_limit: str | None
     max_running: int | None
+    requires: Requires | None
+    fair: str | None
     result: bool
     result_ttl_s: float | None
 
@@ -120,6 +124,10 @@ class HandlerOptions:
         result_ttl_s: seconds that results are kept, instead of the app's setting; it enables results, too.
         rate_limit: of the whole group, on all machines: at most this many starts, ``100/s``, ``30/m``, ``5/h``.
         max_running: of the whole group, on all machines: at most this many messages run at once.
+        requires: tags, like ``"gpu"`` or ``("gpu", "eu")``: only workers started with all of them (``ems worker --tags
+            gpu,eu``) run it.
+        fair: a header, or the name of an argument of the task, like ``"tenant"``: messages with different values
+            of it get equal shares of the whole group, so that one customer's flood does not hold up the others.
         priority: of a task's calls that name none, 0 to 9; higher ones are run first.
         typed: true to check all of a task's arguments, and its result, against their annotations, and to refuse
             annotations that are no types of JSON's or Pydantic's; false to use none of them. By default, those are used
@@ -143,6 +151,8 @@ class HandlerOptions:
     result_ttl_s: float | None = option(None, _SPAN)
     rate_limit: str | None = option(None, RATE)
     max_running: int | None = option(None, MOST_RUNNING)
+    requires: Requires | None = option(None, TAGS)
+    fair: str | None = option(None, FAIR)
     priority: int | None = option(None, whole(0, len(PRIORITIES) - 1))
     typed: bool | None = option(None, flag())
 
@@ -168,6 +178,11 @@ class HandlerOptions:
     def limit(self) -> Limit:
         """The rate and concurrency limit of its group."""
         return Limit(self.rate_limit, self.max_running)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that a worker needs to run it."""
+        return read_tags(self.requires)
 
     @property
     def keeps_result(self) -> bool:

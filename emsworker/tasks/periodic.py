@@ -50,13 +50,14 @@ class Periodic:
         Raises:
             InvalidPriority: the task has a priority, and its topic does not distinguish priorities.
         """
+        arguments = self.task.body_of(self.args, self.kwargs)
         body, codec_headers = encode_body(
-            *(self.task.body_of(self.args, self.kwargs), settings.serializer, settings.compression),
+            *(arguments, settings.serializer, settings.compression),
             budget=settings.budget,
         )
         priority = self.task.options.priority
         level_for(topic.name, topic.priorities, priority)
-        call = {TASK_HEADER: self.task.name, GROUP_HEADER: self.task.group}
+        call = self.task.with_key(arguments, {TASK_HEADER: self.task.name, GROUP_HEADER: self.task.group})
         headers = encode_headers({**codec_headers, **call, **priority_header(priority)})
         key = encode_key("key", self.key)
         return Declared(

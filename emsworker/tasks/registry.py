@@ -11,8 +11,10 @@ from emsworker.core.ids import check_name
 from emsworker.core.model import TopicKind
 from emsworker.core.selection.filters import Filter
 from emsworker.tasks.broadcast import BROADCAST_OPTIONS, BroadcastOptions, BroadcastRoute
+from emsworker.tasks.fairness import check_fair
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.periodic import Periodic
+from emsworker.tasks.requirements import check_requires, default_group
 from emsworker.tasks.task import Route, Subscription, Task, check_function, full_name
 
 Function = Callable[..., Any]
@@ -81,6 +83,10 @@ class Registry:
     def _time_limits(self) -> dict[str, Any]:
         return {name: getattr(self.settings, name) for name in _LIMITS}
 
+    def group_for(self, group: str | None, options: HandlerOptions) -> str:
+        """Return the group of a task: the one that it names, or the app's setting, or one for the tags it requires."""
+        return group or default_group(self.settings.group, options.tags)
+
     def add_task(self, task: Task, order: str | None) -> None:
         """Add a task to its route.
 
@@ -91,6 +97,8 @@ class Registry:
         route.declare_order(order)
         if task.name in route.tasks or route.subscription is not None:
             raise ConfigError([Problem("task", task.name, f"{route.topic}/{route.group} has a handler for it already")])
+        check_requires(route, task)
+        check_fair(route, task)
         route.tasks[task.name] = task
 
     def declared_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:
@@ -125,6 +133,7 @@ class Registry:
         route.subscription = Subscription(function, full_name(function), self.options(given))
         route.filter = wanted
         route.declare_order(order)
+        check_fair(route, route.subscription)
         return route.subscription
 
     def check_broadcast(self, topic: str, group: str | None, given: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, DeliveryOptions, Outgoing, SendOptions
 from emsworker.publish.transaction import OutboxTransaction
 from emsworker.tasks.annotations import ArgumentTypes, ResultType, Types, read_types, signature_of
+from emsworker.tasks.fair_key import add_key
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.results import AsyncResult, CallReceipt
@@ -31,7 +32,7 @@ from emsworker.tasks.results import AsyncResult, CallReceipt
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec as _ParamSpec
 
-    from emsworker.flows.canvas import Part, chain, group
+    from emsworker.flows.canvas.words import Part, chain, group
 
     P = _ParamSpec("P", default=...)  # `Task` alone is Task[..., Any]
 else:
@@ -115,6 +116,14 @@ class App(Protocol):
 
     async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
         """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
+        ...
+
+    def gathers(self, transaction: Any) -> bool:
+        """Return whether a send of a coroutine may share a commit with others."""
+        ...
+
+    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt[Any]:
+        """Send one message, which a thread prepares, together with what other coroutines send."""
         ...
 
     def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt[Any]]:
@@ -538,8 +547,19 @@ class Task(Handler, Generic[P, R]):
         """Return a call that :meth:`apply_async` would send, checked; the arguments and errors are its."""
         body = self.body_of(args, kwargs)
         options.setdefault("priority", self.options.priority)
-        target = CallTarget(self.name, topic or self.topic, self.group)
+        if self.options.fair is not None:
+            options["headers"] = self.with_key(body, options.get("headers"))
+        target = self._target if topic is None else CallTarget(self.name, topic or self.topic, self.group)
         return prepare_call(self.app, target, body, expires, task_id, options)
+
+    @lazy
+    def _target(self) -> CallTarget:
+        return CallTarget(self.name, self.topic, self.group)
+
+    def with_key(self, body: Sequence[Any], headers: Any = None) -> Any:
+        """Return the headers of a call with the key by which it shares the group, if that is fair."""
+        first = self.bind + self.options.transactional
+        return add_key(self.options.fair, self._signature, first, body, headers)
 
     @overload
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
@@ -575,7 +595,7 @@ class Task(Handler, Generic[P, R]):
         Raises:
             WrongArguments: the function does not take one of them, or its messages cannot be run like this.
         """
-        call: Signature[list[R]] = load(f"{_FLOWS}.maps:starmap")(self, items)
+        call: Signature[list[R]] = load(f"{_FLOWS}.canvas.maps:starmap")(self, items)
         return call
 
     def chunks(self, items: Iterable[Sequence[Any]], n: int) -> group[list[R]]:
@@ -584,7 +604,7 @@ class Task(Handler, Generic[P, R]):
         Raises:
             WrongArguments: as :meth:`starmap`.
         """
-        parts: group[list[R]] = load(f"{_FLOWS}.canvas:chunks")(self, items, n)
+        parts: group[list[R]] = load(f"{_FLOWS}.canvas.words:chunks")(self, items, n)
         return parts
 
     def delay_many(
@@ -679,13 +699,19 @@ class PreparedTask(Generic[P, R]):
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Send a call to the stream from a coroutine; see :meth:`Ems.asend` for what a cancellation does."""
+        task, name, transaction = self.task, f"a call of {self.task.name}", self.options.get("transaction")
+        if task.app.gathers(transaction):
+            return task.receipt_of(await task.app.send_gathered(name, lambda: self._prepare(args, kwargs)))
 
         def send(transaction: Any) -> Receipt[R]:
             options: CallOptions = {**self.options, "transaction": transaction}
-            return self.task.apply_async(args, kwargs, **options)
+            return task.apply_async(args, kwargs, **options)
 
-        name, topic = f"a call of {self.task.name}", self.options.get("topic") or self.task.topic
-        return await self.task.app.in_pool(name, topic, send, self.options.get("transaction"))
+        return await task.app.in_pool(name, self.options.get("topic") or task.topic, send, transaction)
+
+    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outgoing:
+        options = {name: value for name, value in self.options.items() if name != "transaction"}
+        return self.task.prepare(args, kwargs, **options)  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"<PreparedTask {self.task.name} of {self.task.app.name}>"
@@ -698,6 +724,8 @@ def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
         WrongArguments: they are not a list and a dict by names.
     """
     kwargs = {} if kwargs is None else kwargs
+    if type(args) is tuple and type(kwargs) is dict and not kwargs:  # the usual call
+        return [list(args), {}]
     if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
         raise WrongArguments(
             f"args of task {task!r} is a {type(args).__name__}; give a list or tuple; nothing was sent"
@@ -789,7 +817,7 @@ class PartialSignature(Generic[R]):
 
     def __or__(self, after: Part[T]) -> chain[T]:
         """Return a chain of this call and what comes after it."""
-        joined: chain[T] = load(f"{_FLOWS}.canvas:chain")(self, after)
+        joined: chain[T] = load(f"{_FLOWS}.canvas.words:chain")(self, after)
         return joined
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from emsworker.extending.administration import GroupTrace, Trace, TraceState
 from emsworker.extending.errors import AccessDenied, EmsError, UnknownMessage
-from emsworker.extending.values import Outcome, counted, uid_text
+from emsworker.extending.values import Order, Outcome, counted, uid_text
 from emsworker.web.page import View, Visit
 from emsworker.web.texts import duration, preview, short_client
 
@@ -118,7 +118,8 @@ def _ended(group: GroupTrace) -> Iterator[Event]:
     if retry is not None and retry.claimed_at is not None:
         yield Event(retry.claimed_at, "claimed", "Claimed for its next attempt", _by(retry.client_id))
     elif retry is not None and retry.due_at is None:
-        yield Event(None, "wait", "Blocked", "waits for an earlier message of its key")
+        what = "messages of other keys" if group.group.order is Order.NONE else "an earlier message of its key"
+        yield Event(None, "wait", "Blocked", f"waits for {what}")
     elif retry is not None:
         yield Event(retry.due_at, "wait", f"Attempt {retry.attempt + 1} is due")
     if dead is not None:

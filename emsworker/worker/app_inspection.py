@@ -44,6 +44,7 @@ from emsworker.core.url import redact
 if TYPE_CHECKING:
     from emsworker.app import Ems
     from emsworker.tasks.task import Route
+    from emsworker.worker.child_spec import ChildSpec
 
 _TIMEOUT_S = 120
 _LOOK_S = 0.005
@@ -72,12 +73,14 @@ class RouteFacts:
     Args:
         names: of its tasks, or of its subscription, with time limits of their own.
         timeout_s: of the group, or that which it will have.
+        requires: the tags that a worker needs to run it.
     """
 
     topic: str
     group: str
     names: tuple[str, ...]
     timeout_s: float
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,18 @@ class AppInspection:
     refusal: Refusal | None
     server: str = ""
     idle: tuple[str, ...] = ()
+
+    def consumed(self, spec: ChildSpec) -> list[RouteFacts]:
+        """Return what a child consumes."""
+        return [one for one in self.handlers if spec.wants(one.topic, one.group) and spec.has(one.requires)]
+
+    def left(self, spec: ChildSpec) -> list[RouteFacts]:
+        """Return what a child leaves to workers with other tags."""
+        return [one for one in self.handlers if spec.wants(one.topic, one.group) and not spec.has(one.requires)]
+
+    def heard(self, spec: ChildSpec) -> list[str]:
+        """Return the topics whose broadcasts a child receives."""
+        return [topic for topic in self.broadcasts if spec.wants(topic)]
 
 
 def describe_app(
@@ -253,7 +268,10 @@ def _read(answer: dict[str, Any]) -> AppInspection:
     values = answer["settings"]
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     settings = Settings(**given)
-    handlers = tuple(RouteFacts(**{**one, "names": tuple(one["names"])}) for one in answer["handlers"])
+    handlers = tuple(
+        RouteFacts(**{**one, "names": tuple(one["names"]), "requires": tuple(one["requires"])})
+        for one in answer["handlers"]
+    )
     folder = Path(answer["folder"]) if answer["folder"] else None
     refusal = Refusal(tuple(answer["refusal"]["lines"]), answer["refusal"]["usage"]) if answer["refusal"] else None
     broadcasts = tuple(answer["broadcasts"])
@@ -266,6 +284,7 @@ def _describe(
 ) -> dict[str, Any]:
     began = time.monotonic()
     from emsworker.loader import load_app
+    from emsworker.tasks.requirements import requires_of
 
     try:
         app = load_app(path)
@@ -286,7 +305,7 @@ def _describe(
     checked = _check(app, path, url, topics, groups, with_beat=with_beat)
     facts["handlers"] = [
         {"topic": topic, "group": group, "names": _names(app.settings, route)}
-        | {"timeout_s": checked.timeouts.get((topic, group), app.settings.timeout_s)}
+        | {"timeout_s": checked.timeouts.get((topic, group), app.settings.timeout_s), "requires": requires_of(route)}
         for (topic, group), route in sorted(app.registry.routes.items())
     ]
     return facts | {"refusal": checked.refusal, "server": checked.server, "idle": checked.idle}

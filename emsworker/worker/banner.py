@@ -9,6 +9,7 @@ from emsworker import __version__
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.servers import parse_servers
+from emsworker.core.tags import named
 from emsworker.core.url import redact_url
 from emsworker.worker.app_inspection import AppInspection, RouteFacts
 from emsworker.worker.child_spec import ChildSpec
@@ -32,8 +33,7 @@ def log_worker(
         with_beat: whether the worker runs a beat.
         solo: it has no time limits.
     """
-    consumed = [one for one in facts.handlers if spec.wants(one.topic, one.group)]
-    heard = [topic for topic in facts.broadcasts if spec.wants(topic)]
+    consumed, left, heard = facts.consumed(spec), facts.left(spec), facts.heard(spec)
     threads = spec.threads or settings.threads
     _log(
         f"worker {spec.name}",
@@ -44,6 +44,12 @@ def log_worker(
                 f"{one.topic}/{one.group}, timeout {one.timeout_s:g} s: {_names(one.names)}" for one in consumed
             ]
             or "nothing",
+            **(
+                {"leaves": [f"{one.topic}/{one.group}, which requires {named(one.requires)}" for one in left]}
+                if left
+                else {}
+            ),
+            **({"tags": ", ".join(spec.tags)} if spec.tags else {}),
             **_shared_topics(consumed),
             **({"broadcasts": ", ".join(heard)} if heard else {}),
             "processes": f"{processes} x {counted(threads, 'thread')}",

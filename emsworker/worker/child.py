@@ -36,10 +36,12 @@ from emsworker.core.process.signals import pass_over_hangups, unblock
 from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
 from emsworker.observe.metrics import missing_metrics, share_metrics
+from emsworker.tasks.fairness import check_no_order, fair_of
 from emsworker.tasks.handlers import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
+from emsworker.tasks.requirements import requires_of
 from emsworker.worker.broadcast import BroadcastReader
 from emsworker.worker.child_spec import (
     AWAY,
@@ -181,7 +183,10 @@ class Child:
             settings,
             app.middleware,
             assignments,
-            LeaseRenewer(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
+            LeaseRenewer(
+                *(database, settings, spec.process_id, spec.name, local_ip(broker.url), self._on_side_death),
+                tags=spec.tags,
+            ),
             Poller(database, settings, topic_of, in_order, self._on_side_death, also, claims.cancel),
             claims,
             _result_writer(app),
@@ -266,11 +271,14 @@ class Child:
             topic = app.stream.catalog.topic(route.topic)
             group = app.stream.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
+            check_no_order(route, fair_of(route), group.order)
             declare_limit(app.stream, group, route)
             declare_handlers(app.stream, group, route)
+            if not self._spec.has(requires_of(route)):  # the group is there, so that nothing is lost meanwhile
+                continue
             for task in route.tasks.values():
                 task.types  # noqa: B018 - read before the first message, whose time it would take
-            assignments.append(Assignment(topic, group, route))
+            assignments.append(Assignment(topic, group, route, fair_of(route)))
         return assignments
 
     # -- signals and the end -------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
 from emsworker.core.counted import counted
@@ -85,6 +86,7 @@ class ChildSpec:
         app: ``module`` or ``module:name``.
         topics: the topics to consume; empty for all that the app has handlers for.
         groups: the groups to run; empty for all.
+        tags: it runs groups that require none, or some of these.
         threads: consumer threads, or ``None`` for the app's setting.
         process_id: groups the client rows of this process.
         name: the worker's name, for display.
@@ -123,10 +125,15 @@ class ChildSpec:
     server: str = MAIN
     suspects: int = -1
     spare_s: float = 0.0
+    tags: tuple[str, ...] = ()
 
     def wants(self, topic: str, group: str | None = None) -> bool:
-        """Return whether a child consumes this topic and group, or this topic's broadcasts."""
+        """Return whether a child consumes this topic and group, if it has its tags, or this topic's broadcasts."""
         return (not self.topics or topic in self.topics) and (group is None or not self.groups or group in self.groups)
+
+    def has(self, requires: Collection[str]) -> bool:
+        """Return whether a child has all the tags that a group requires."""
+        return set(requires) <= set(self.tags)
 
     def to_json(self) -> str:
         """Serialize for the child; the addresses have passwords, so that nobody else may read it."""
@@ -141,7 +148,7 @@ class ChildSpec:
         """
         try:
             values = json.loads(text)
-            return cls(**values | {"topics": tuple(values["topics"]), "groups": tuple(values["groups"])})
+            return cls(**values | {name: tuple(values[name]) for name in ("topics", "groups", "tags")})
         except (ValueError, TypeError, KeyError, RecursionError):
             raise EmsError("a child was not told by a supervisor what to do; run `ems worker`") from None
 

@@ -43,15 +43,25 @@ _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
 _CLOSED_S = 0.2
+_FAIR_CLAIM_S = 0.02
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A group of one topic that a process consumes, and its handlers."""
+    """A group of one topic that a process consumes, and its handlers.
+
+    Attributes:
+        fair: the header whose values share the group fairly; empty for none.
+    """
 
     topic: Topic
     group: Group
     route: Route
+    fair: str = ""
+
+    def claim_s(self, settings: Settings) -> float:
+        """Return the seconds of work that a claim holds: few in a fair group, where other keys wait for its end."""
+        return min(settings.claim_s, _FAIR_CLAIM_S) if self.fair else settings.claim_s
 
     def ladder(self, jitter: float) -> Ladder:
         """Return the group's retry ladder."""
@@ -122,7 +132,7 @@ class Consumer(Runnable):
         self._claimer = Claimer(self._channel, process.poller, settings.batch_bytes, process.broker.decoder)
         self._in_doubt = False  # the last packet may have taken a claim that is not known here
         self._groups = {
-            group_id: _Group(one, Executor(self._run_context(one)), BatchSizer(settings.claim_s, settings.batch))
+            group_id: _Group(one, Executor(self._run_context(one)), BatchSizer(one.claim_s(settings), settings.batch))
             for group_id, one in process.assignments.items()
         }
         self._limiter = Limiter(self._session, process.refunds, process.poller)
@@ -218,10 +228,10 @@ class Consumer(Runnable):
             self._limiter.end(hint.group_id, permit, allowance.started)
 
     def _follow(self, hint: Hint, size: int, allowance: Allowance) -> None:
-        suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive
-        most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
         one, client_id = self._process.assignments[hint.group_id], self._client_id or ""
-        claimant = self._claimer.claimant(hint, one.topic, one.group, client_id, size, most_isolation)
+        suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive and not one.fair
+        most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
+        claimant = self._claimer.claimant(hint, one.topic, one.group, client_id, size, most_isolation, fair=one.fair)
         try:
             claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
         except FenceLost:

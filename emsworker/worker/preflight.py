@@ -42,6 +42,7 @@ from emsworker.store import (
     with_tables,
 )
 from emsworker.store.cluster import schedules
+from emsworker.tasks.fairness import check_no_order, fair_of
 from emsworker.tasks.limits import limit_of
 from emsworker.tasks.task import Route
 
@@ -223,7 +224,9 @@ def _check_route(session: Session, route: Route) -> Iterator[EmsError]:
         check_declared(topic, group, route.filter, route.order)
     elif topic is not None:
         yield unknown_group(route.topic, route.group)
-    route.check_order(route.order if group is None else group.order)
+    order = route.order if group is None else group.order
+    route.check_order(order)
+    check_no_order(route, fair_of(route), order)
 
 
 def _check_topic(session: Session, name: str, kind: TopicKind) -> Iterator[EmsError]:

@@ -121,6 +121,20 @@ def test_a_task_that_has_expired_is_revoked_by_its_worker(project: Project) -> N
     assert "TaskRevokedError('expired')" in project.run(told, sent)
 
 
+def test_a_revocation_of_a_task_for_later_outlasts_all_workers(project: Project) -> None:
+    """A worker that starts afterwards, as all do after a restart, was told of nothing."""
+    project.run(
+        "sent = [work.apply_async((number,), countdown=3).id for number in range(4)]\n"
+        "app.control.revoke(sent[:2])\n"
+        "app.control.revoke(sent[2], terminate=True)\n"
+    )
+    worker = project.worker("-c", "1").wait_ready()
+    project.wait_ended(1)
+    assert project.count("began") == {3: 1}
+    assert worker.text.count("Discarding revoked task") == 3
+    assert project.rows("SELECT COUNT(*) FROM ems_celery_revoked") == [(3,)]
+
+
 @pytest.mark.slow
 def test_what_waits_in_redis_is_copied_by_the_command_migrate(project: Project, redis_url: str) -> None:
     project.run(

@@ -436,11 +436,14 @@ def test_check_is_content_with_good_surroundings(ems: Ems, redis_url: str) -> No
 def test_check_names_every_problem_at_once(ems: Ems, url: str, server: Server) -> None:
     execute(url, "UPDATE ems_schema_version SET version = 99 ORDER BY version DESC LIMIT 1")
     execute(url, "INSERT INTO ems_topic (name, max_message_bytes, created_at) VALUES ('huge', 1000000000, NOW(6))")
-    execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+    with connect(server.admin_url) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.max_allowed_packet")
+        ((packet,),) = cursor.fetchall()
+    execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 2, max_allowed_packet = 4194304")
     try:
         done = ems("check", "--json", threads="0", redis_url="redis://127.0.0.1:1")
     finally:
-        execute(server.admin_url, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+        execute(server.admin_url, f"SET GLOBAL innodb_flush_log_at_trx_commit = 1, max_allowed_packet = {packet}")
     assert done.code == 1
     errors = {name for name, (severity, _) in findings(done).items() if severity == "error"}
     wanted = {"threads", "innodb_flush_log_at_trx_commit", "schema version", "max_allowed_packet", "redis"}

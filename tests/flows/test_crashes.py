@@ -11,7 +11,7 @@ from emsworker import Ems
 from emsworker.core.config import Settings
 from emsworker.core.errors import WrongArguments
 from emsworker.flows import FlowFailed, FlowHandle
-from emsworker.flows.watching import WatchFlows
+from emsworker.flows.operating.watching import WatchFlows
 from emsworker.store.engine.database import Database
 from tests.flows import mortal as flows
 from tests.process.stream import Stream

@@ -12,8 +12,8 @@ import pytest
 from emsworker import Ems
 from emsworker.core.errors import ConfigError, InvalidName
 from emsworker.flows import Flow, FlowCancelled
-from emsworker.flows.services import WatchFlows
-from emsworker.flows.store import MysqlFlowStore
+from emsworker.flows.operating.services import WatchFlows
+from emsworker.flows.store.flow_store import MysqlFlowStore
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.database import Database
 from emsworker.testing import TestApp

@@ -11,9 +11,9 @@ import pytest
 from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.flows import FlowFailed
-from emsworker.flows.events import EVENTS_TOPIC
+from emsworker.flows.operating.watching import OpenFlow, WatchFlows
 from emsworker.flows.rows import StoredError
-from emsworker.flows.watching import OpenFlow, WatchFlows
+from emsworker.flows.store.events import EVENTS_TOPIC
 from emsworker.store.engine.database import Database
 from tests.flows import shop as flows
 from tests.flows.test_store import other

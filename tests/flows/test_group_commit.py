@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from emsworker.flows.group_commit import GroupCommit
+from emsworker.flows.store.group_commit import GroupCommit
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from emsworker import Ems
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied, StatementRefused
 from emsworker.flows import TooManySignals
-from emsworker.flows.operating import FlowFilter, Flows, change_all
+from emsworker.flows.operating.admin import FlowFilter, Flows, change_all
+from emsworker.flows.operating.watching import WatchFlows
 from emsworker.flows.rows import MOST_SIGNAL_BYTES, MOST_SIGNALS
-from emsworker.flows.store import MysqlFlowStore
+from emsworker.flows.store.flow_store import MysqlFlowStore
 from emsworker.flows.stores import store_for
-from emsworker.flows.watching import WatchFlows
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from tests.flows import shop as flows

@@ -28,12 +28,12 @@ from emsworker.core.ids import new_uid
 from emsworker.core.model import FOLLOW_HEADER, TASK_HEADER
 from emsworker.core.process.threads import ThreadPool
 from emsworker.flows import AsyncFlow, CallFailed, Flow, FlowCancelled, FlowFailed, FlowHandle
-from emsworker.flows import store as mysql_store
 from emsworker.flows.errors import FlowEnded
 from emsworker.flows.memory import store_of
 from emsworker.flows.rows import CallEnd, FlowRow, StoredError
+from emsworker.flows.store import flow_store as mysql_store
+from emsworker.flows.store.waking import send_wake
 from emsworker.flows.stores import store_for
-from emsworker.flows.waking import send_wake
 from emsworker.store.engine.sql import Sql
 from tests.flows.test_memory import Connection
 from tests.process.stream import Stream

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from emsworker.flows.operating import FlowFilter, Flows
+from emsworker.flows.operating.admin import FlowFilter, Flows
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.sql import Sql
 from tests.process.stream import Stream

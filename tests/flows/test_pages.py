@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from emsworker.flows.graph import draw
-from emsworker.flows.operating import StepEntry
+from emsworker.flows.operating.admin import StepEntry
+from emsworker.flows.operating.graph import draw
 from emsworker.local import LocalDatabase
 from emsworker.web import Visitor, ems_web
 from tests.flows import depot

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from emsworker.core.config import Settings
-from emsworker.flows.retention import sweep_flows
+from emsworker.flows.operating.retention import sweep_flows
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from tests.process.stream import Stream

@@ -20,8 +20,8 @@ from emsworker.beat.forwarder import forwarders
 from emsworker.core.errors import WrongArguments
 from emsworker.core.ids import uid_text
 from emsworker.flows import FlowFailed, FlowHandle
+from emsworker.flows.operating.watching import WatchFlows
 from emsworker.flows.places import CallPlace
-from emsworker.flows.watching import WatchFlows
 from emsworker.local import LocalDatabase
 from tests.flows import far
 from tests.flows.test_store import is_blocked

@@ -18,7 +18,7 @@ from emsworker.core.errors import InvalidPriority
 from emsworker.core.process.clock import ticks
 from emsworker.flows import FlowExists, FlowHandle
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.operating import Flows
+from emsworker.flows.operating.admin import Flows
 from emsworker.flows.places import CallPlace, parse_place
 from emsworker.flows.rows import (
     CANCELLED,
@@ -32,8 +32,8 @@ from emsworker.flows.rows import (
     StepRow,
     StoredError,
 )
-from emsworker.flows.shared_commits import Beginning, Checkpoint, SharedCommits
-from emsworker.flows.store import MysqlFlowStore, end_statements
+from emsworker.flows.store.flow_store import MysqlFlowStore, end_statements
+from emsworker.flows.store.shared_commits import Beginning, Checkpoint, SharedCommits
 from emsworker.flows.stores import store_for
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.sql import Sql
@@ -340,7 +340,7 @@ def test_a_flow_that_has_ended_by_its_signal_got_it(
 ) -> None:
     flows.waits.start(id="w")
     uids = (bytes([one]) * 16 for one in (1, 2, 1, 3, 4, 5))
-    monkeypatch.setattr("emsworker.flows.store.new_uid", lambda: next(uids))
+    monkeypatch.setattr("emsworker.flows.store.flow_store.new_uid", lambda: next(uids))
     store.signal(None, "w", "go", b"1")
     stream.rows("UPDATE ems_flow SET state = 'done', ended_at = NOW(6)")
     assert store.signal(None, "w", "go", b"1") == READY, "the same one, because its answer was lost"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emsworker import Ems
 from emsworker.core.config import Settings
-from emsworker.flows.watching import WatchFlows
+from emsworker.flows.operating.watching import WatchFlows
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql

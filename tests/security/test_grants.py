@@ -298,10 +298,10 @@ def test_the_page_on_security_tells_all_that_each_role_may_write() -> None:
     table = writes_table()
     for row in (
         "| `publisher` | `ems_publish` (topic, body, key, tag, headers, task, priority, delay_s, uid) | nothing | nothing |",
-        "| `producer` | `ems_dedup`, `ems_flow` (key, name, version, topic_id, state, owner, level, headers, args, waits, "
+        "| `producer` | `ems_body_chunk`, `ems_dedup`, `ems_flow` (key, name, version, topic_id, state, owner, level, headers, args, waits, "
         "started_at, changed_at, begins_at, deadline_at), `ems_flow_attribute`, `ems_flow_debounce`, `ems_flow_signal` "
-        "(flow_id, uid, name, value, sent_at), `ems_message`, `ems_outbox` | `ems_dedup`, `ems_flow` (state, owner, waits, changed_at, args, version, "
-        "begins_at), `ems_flow_debounce`, `ems_outbox` (created_at), `ems_partition` (next_offset) | nothing |",
+        "(flow_id, uid, name, value, sent_at), `ems_large_body`, `ems_message`, `ems_outbox` | `ems_dedup`, `ems_flow` (state, owner, waits, changed_at, args, version, "
+        "begins_at), `ems_flow_debounce`, `ems_large_body` (created_at), `ems_outbox` (created_at), `ems_partition` (next_offset) | nothing |",
         "| `viewer` | nothing | nothing | nothing |",
         "| `reader` | nothing | nothing | nothing |",
         "| `reader` with `--allow hold`, besides | `ems_hold` | `ems_hold` | nothing |",

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import closing
+from typing import Any
 
 import pymysql
 import pytest
 
 from emsworker import Ems, Middleware, Outgoing, PublishTimeout, Receipt, ResultTimeout
+from emsworker.core.errors import ConfigError, EncodeError, InvalidName, MessageTooLarge, WrongArguments
 from tests.support.streams import Stream
 
 _BODIES = "SELECT m.body FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id AND m.`offset` > 0 WHERE t.name = %s"
@@ -93,6 +96,83 @@ def test_a_cancelled_send_is_there_once_or_was_dropped(stream: Stream) -> None:
     created = asyncio.run(main())
     assert created == [False, False, True, True, True, True], "those that had begun were sent, the others were not"
     assert _bodies(stream, "single") == Counter(range(11))
+
+
+@pytest.mark.alone
+def test_sends_that_wait_share_a_commit_and_each_has_its_own_end(stream: Stream) -> None:
+    app = stream.app(async_threads=2)
+    stream.topic("single", max_message_bytes=100)
+
+    @app.task(topic="calls")
+    def add(a: int, b: int) -> None:
+        pass
+
+    wrong: Any = {"no_such": 1}
+    refused: dict[type[Exception], Callable[[], Awaitable[object]]] = {
+        MessageTooLarge: lambda: app.asend("single", "x" * 101),
+        EncodeError: lambda: app.asend("single", object()),
+        ConfigError: lambda: app.asend("single", 1, **wrong),
+        InvalidName: lambda: app.asend("single", 1, partition=7),
+        WrongArguments: lambda: add.adelay(1),  # type: ignore[call-arg]
+    }
+
+    async def main() -> None:
+        await asyncio.gather(app.asend("single", 0), add.adelay(0, 0))
+        before = stream.status("Com_insert")["Com_insert"]
+        good = [app.asend("single", n, key=str(n)) for n in range(1, 300)]
+        calls = [add.using(key="a").adelay(1, n) for n in range(100)]
+        later = [app.asend("single", 300, countdown=3600), app.asend("single", 301, dedup_key="once")]
+        bad = [one() for one in refused.values()]
+        ended = await asyncio.gather(*good, *calls, *later, *bad, return_exceptions=True)
+        receipts = ended[: -len(refused)]
+        assert all(isinstance(one, Receipt) and one.created for one in receipts), receipts
+        assert [one.topic for one in receipts[298:300]] == ["single", "calls"]
+        assert [type(one) for one in ended[-len(refused) :]] == [*refused]
+        assert stream.status("Com_insert")["Com_insert"] - before < 80, "for 400 messages"
+
+    asyncio.run(main())
+    assert _bodies(stream, "single") - Counter([301]) == Counter(range(300)), "301 may still be in the outbox"
+    assert len(stream.rows(_BODIES, "calls")) == 101
+
+
+async def _one_waits(stream: Stream) -> None:
+    """Return when the server has a statement that waits for the table."""
+    waits = "LEFT(info, 23) = 'INSERT INTO ems_message' AND db = DATABASE()"
+    async with asyncio.timeout(60):
+        while not stream.rows(f"SELECT 1 FROM information_schema.processlist WHERE {waits}"):
+            await asyncio.sleep(0.001)
+
+
+def test_a_cancelled_send_that_no_thread_has_begun_is_dropped(stream: Stream) -> None:
+    app = stream.app(async_threads=1)
+
+    async def main() -> None:
+        await app.asend("single", 0)
+        with closing(stream.other()) as other, other.cursor() as cursor:
+            cursor.execute("LOCK TABLES ems_message WRITE")
+            begun = asyncio.ensure_future(app.asend("single", 1))
+            await _one_waits(stream)
+            sends = [asyncio.ensure_future(app.asend("single", n)) for n in range(2, 12)]
+            await asyncio.sleep(0)
+            for one in (begun, *sends[:5]):
+                one.cancel()
+            ended = await asyncio.gather(begun, *sends[:5], return_exceptions=True)
+            assert all(isinstance(one, asyncio.CancelledError) for one in ended)
+            cursor.execute("UNLOCK TABLES")
+            await asyncio.gather(*sends[5:8])
+            cursor.execute("LOCK TABLES ems_message WRITE")
+            late = asyncio.ensure_future(app.asend("single", 12))
+            await _one_waits(stream)
+            waiting = asyncio.ensure_future(app.asend("single", 13))
+            await asyncio.sleep(0)
+            closing_app = asyncio.ensure_future(app.aclose())
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            cursor.execute("UNLOCK TABLES")
+            await asyncio.gather(late, closing_app, *sends[8:])
+
+    asyncio.run(main())
+    assert _bodies(stream, "single") == Counter([0, 1, *range(7, 13)])
 
 
 def _uid(number: int) -> str:
@@ -178,14 +258,14 @@ def test_a_neighbour_of_a_thousand_sends_is_hardly_delayed(stream: Stream) -> No
         while not sends.done():
             late += await _ticks(10)
         await sends
-        found = statistics.quantiles(late, n=100)[98]
+        found = statistics.quantiles(late, n=100, method="inclusive")[98]
         print(f"p99 of {len(late)} ticks: {found * 1000:.1f} ms late, at most {max(late) * 1000:.1f} ms")
         return found
 
     async def main() -> list[float]:
         await app.asend("single", 0)
-        return [await p99() for _ in range(3)]
+        return [await p99() for _ in range(5)]
 
     # What our code does to a neighbour it does in every round; what else the machine has to do is in some of them.
     assert min(asyncio.run(main())) < 0.05
-    assert _bodies(stream, "single") == Counter([0, *range(1000), *range(1000), *range(1000)])
+    assert _bodies(stream, "single") == Counter([0, *(5 * [*range(1000)])])

@@ -9,8 +9,10 @@ from emsworker.admin import Admin
 from emsworker.admin.monitoring import Monitoring
 from emsworker.admin.standing import Standings
 from emsworker.cli.main import ems
-from emsworker.core.model import Group, Order, Topic
+from emsworker.core.model import Group, HandlerRow, Order, Topic
+from emsworker.store.cluster import clients
 from emsworker.store.engine.database import Database
+from emsworker.store.groups import handlers
 from tests.support.streams import Stream
 
 
@@ -42,6 +44,21 @@ def test_a_group_without_a_consumer_does_not_work(stream: Stream) -> None:
     assert _state(stream, topic, group) == "working"
     Admin(Database(stream.url)).change_group("orders", "billing", paused=True)
     assert _state(stream, topic, group) == "paused"
+
+
+def test_a_group_whose_tags_no_live_worker_has_says_which(stream: Stream) -> None:
+    topic = stream.topic("media")
+    group = stream.group(topic, "workers-gpu")
+    handlers.declare(stream.session, group.id, [HandlerRow("render", "retry", None, None, "eu,gpu")])
+    stream.app().send_many("media", range(3))
+    assert _state(stream, topic, group) == "no worker with tags eu and gpu", "nobody is alive"
+    clients.register(stream.session, ["other"], "p", "w", 60.0, tags=["gpu"])
+    _age(stream)
+    assert _state(stream, topic, group) == "no worker with tags eu and gpu"
+    clients.register(stream.session, ["right"], "p", "w", 60.0, tags=["eu", "gpu", "large"])
+    assert _state(stream, topic, group) == "no consumer", "it is there, and does something else"
+    handlers.declare(stream.session, group.id, [HandlerRow("render2", "retry", None, None, "")])
+    assert {row.requires for row in handlers.list_handlers(stream.session, group.id).values()} == {""}
 
 
 def test_a_group_that_waits_for_a_permit_has_a_consumer(stream: Stream) -> None:

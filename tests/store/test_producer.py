@@ -166,16 +166,6 @@ def test_a_topic_that_may_not_be_read_offers_no_work(stream: Stream) -> None:
         assert bool(claims.find_work(stream.session, [group.id]).work) is readable
 
 
-def test_a_body_that_the_server_cannot_take_is_refused_before_it_is_sent(stream: Stream) -> None:
-    limit = stream.value("SELECT @@max_allowed_packet")
-    stream.topic("t", max_message_bytes=1 << 30)
-    app = stream.app()
-    with pytest.raises(MessageTooLarge, match="max_allowed_packet"):
-        app.send("t", b"x" * (limit // 2))
-    assert stored(stream, "t") == {}
-    assert app.send("t", b"x" * min(1 << 20, limit // 4)).offset == 1
-
-
 def test_send_many_of_large_bodies_is_cut_into_packets(stream: Stream) -> None:
     app = stream.app(publish_timeout_s=20.0)
     limit = stream.value("SELECT @@max_allowed_packet")

@@ -38,7 +38,11 @@ def _command(what: str, name: str, options: Mapping[str, Any]) -> list[str]:
         return command + (["--http", str(options["http"])] if "http" in options else [])
     command += ["-A", options["app"], "-n", name]
     command += ["-p", str(options.get("processes", 1)), "-t", str(options.get("threads", 1))]
-    for option, names in (("-Q", options.get("topics", ())), ("--groups", options.get("groups", ()))):
+    for option, names in (
+        ("-Q", options.get("topics", ())),
+        ("--groups", options.get("groups", ())),
+        ("--tags", options.get("tags", ())),
+    ):
         command += [option, ",".join(names)] if names else []
     for option in ("max_tasks_per_child", "max_memory_per_child", "http", "log_format"):
         command += [f"--{option.replace('_', '-')}", str(options[option])] if option in options else []

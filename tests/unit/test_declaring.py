@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("soft_time_limit_s", -1), ("ladder", "1x"),
         ("hard_time_limit_s", float("nan")), ("hard_time_limit_s", float("inf")), ("colour", "red"),
         ("retry_for", "ConnectionError"), ("retry_for", ()), ("no_retry_for", (ValueError, 1)), ("retry_after", 5),
+        ("requires", "g p u"), ("requires", 5), ("requires", tuple("abcdefghi")), ("fair", "a.b"), ("fair", 1),
     ],
 )  # fmt: skip
 def test_a_wrong_task_option_is_named(option: str, value: Any) -> None:
@@ -187,3 +188,47 @@ def test_a_broadcast_takes_few_options_and_its_topic_has_no_groups() -> None:
         app.subscribe("orders", broadcast=True)
     with pytest.raises(InvalidName):
         app.subscribe("no topic", broadcast=True)
+
+
+def test_a_task_that_requires_tags_has_a_group_of_its_own() -> None:
+    app = Ems("test")
+    assert app.task(name="a")(print).group == "workers"
+    assert app.task(name="b", requires="gpu")(print).group == "workers-gpu"
+    assert app.task(name="c", requires=["gpu", "eu", "gpu"])(print).group == "workers-eu-gpu"
+    assert app.task(name="d", requires="eu, gpu")(print).group == "workers-eu-gpu"
+    assert app.task(name="e", requires="gpu", group="mine")(print).group == "mine"
+    with pytest.raises(ConfigError, match="group 'mine' of topic 'default' requires gpu"):
+        app.task(name="f", group="mine")(print)
+    assert app.flow(name="g", requires="gpu")(lambda flow: None).group == "workers-gpu"
+
+
+def test_the_key_of_a_fair_call_is_its_argument_or_what_the_caller_gives() -> None:
+    app = Ems("test")
+
+    def act(tenant: str = "nobody", n: int = 0) -> None:
+        pass
+
+    def bound(self: Any, n: int, tenant: str) -> None:
+        pass
+
+    task = app.task(name="act", fair="tenant")(act)
+    assert task.prepare(["a"]).headers["tenant"] == "a"
+    assert task.prepare([], {"tenant": 5}).headers["tenant"] == "5"
+    assert task.prepare(["a"], headers={"tenant": "b"}).headers["tenant"] == "b"
+    assert task.prepare(["a"], headers={"c": "d"}).headers.items() >= {"tenant": "a", "c": "d"}.items()
+    assert "tenant" not in task.prepare([]).headers
+    assert app.task(name="bound", fair="tenant", bind=True)(bound).prepare([1, "a"]).headers["tenant"] == "a"
+    assert app.task(name="all", fair="tenant", batch=5)(print).prepare([], {"tenant": "a"}).headers["tenant"] == "a"
+    assert "n" not in app.task(name="plain", group="plain")(act).prepare(["a"], {"n": 1}).headers
+
+
+def test_a_group_is_fair_by_one_header_and_has_no_order() -> None:
+    app = Ems("test")
+    app.task(name="a", fair="tenant")(print)
+    app.task(name="b")(print)
+    with pytest.raises(ConfigError, match="is fair by 'tenant' already"):
+        app.task(name="c", fair="region")(print)
+    with pytest.raises(ConfigError, match="runs in order"):
+        app.task(name="d", order="key")(print)
+    with pytest.raises(ConfigError, match="runs in order"):
+        app.subscribe("t", "g", order="key", fair="tenant")(print)

@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 
 from emsworker.core.errors import InvalidName
-from emsworker.store.engine.sql import Sql, Statements, blobs, column, fill, fill_rows, identifier, insertion, literal
+from emsworker.store.engine.sql import (
+    Sql,
+    Statements,
+    column,
+    fill,
+    fill_rows,
+    identifier,
+    insertion,
+    literal,
+    message_blobs,
+)
 
 _ROW = Sql("(%(topic)s,%(offset)s + %(topic)s,%(body)s)")
 
@@ -31,8 +41,13 @@ def test_values_are_written_as_sql() -> None:
     assert column([True, 2**63, 1.5, None, b"\x00'", "it's", ["a", 1]]) == [
         "1", "9223372036854775808", "1.5", "NULL", "X'0027'", "_utf8mb4 X'69742773'", "('a',1)",
     ]  # fmt: skip
-    assert blobs([b"a", None]) == "X'61',NULL"
-    assert blobs([b"a", None], 5) == "X'61',NULL,5"
+    columns = (b"a", None, b"b", b"", b"'%s")
+    assert message_blobs(columns) == "X'61',NULL,X'62',X'',X'272573'"
+    assert (
+        message_blobs(columns, "c", sized=True)
+        == f"{message_blobs(columns, 'c')},3"
+        == f"{message_blobs(columns)},X'63',3"
+    )
     assert identifier("a`b") == "`a``b`"
     assert insertion(Sql("INSERT VALUES"), [Sql("(1)"), Sql("(2)")], Sql("END")) == "INSERT VALUES (1),(2) END"
     with pytest.raises(InvalidName, match="UTF-8"):

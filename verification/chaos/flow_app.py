@@ -7,7 +7,7 @@ from typing import Any
 
 from emsworker import Ems, Transaction
 from emsworker.flows import Flow, chain, chord, group
-from emsworker.flows.canvas import Canvas
+from emsworker.flows.canvas.words import Canvas
 
 app = Ems("flow-chaos")
 CHAIN, GROUP, CHORD, CHILDREN, SIGNALS, SLEEPS, UNDOS = 20, 500, 1000, 3, 5, 5, 3

@@ -87,7 +87,7 @@ _DELETED = [
     _deleted("top", "emsworker.top", _TOP),
     _deleted(
         "web",
-        "emsworker.web emsworker.flows.pages",
+        "emsworker.web emsworker.flows.operating.pages",
         f"{_WEB} flows/test_pages.py flows/test_values.py flows/test_hostile.py",
     ),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),

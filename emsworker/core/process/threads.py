@@ -32,6 +32,11 @@ class ThreadPool:
         self._executor: ThreadPoolExecutor | None = None
         forks.after_fork(self._leave_to_parent)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if there are no threads: calls run in the coroutine itself."""
+        return not self._threads
+
     async def run(self, call: Callable[[], T], name: str = "") -> T:
         """Return what a call returns, without blocking the event loop; the call sees the coroutine's ``contextvars``.
 
@@ -42,11 +47,14 @@ class ThreadPool:
             name: of the call; if it fails after its coroutine was cancelled, a warning names it. Without a name such a
                 failure is ignored.
         """
-        from asyncio import CancelledError, wrap_future  # only a program with coroutines has loaded it
-
         if not self._threads:
             return call()
-        future = self._submit(call)
+        return await self.wait_for(self._submit(call), name)
+
+    async def wait_for(self, future: Future[T], name: str = "") -> T:
+        """Return the result of a future that a thread sets; for a cancellation see :meth:`run`."""
+        from asyncio import CancelledError, wrap_future  # only a program with coroutines has loaded it
+
         try:
             return await wrap_future(future)
         except CancelledError:

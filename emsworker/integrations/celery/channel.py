@@ -32,6 +32,7 @@ from emsworker.integrations.celery.inbox import Delivery, Inbox
 from emsworker.integrations.celery.malformed import check_call
 from emsworker.integrations.celery.messages import Envelope, Published, Stored
 from emsworker.integrations.celery.names import GROUP
+from emsworker.integrations.celery.revocations import tell_worker
 from emsworker.integrations.celery.store.routing import Binding, ExchangeKind, Queue, TargetKind
 from emsworker.integrations.celery.streams import Stream
 
@@ -328,6 +329,7 @@ class QueueChannel(StdChannel):
         self._check_open()
         exchange, routing_key = exchange or "", routing_key or ""
         stored = Stored.of(message, exchange, routing_key, self._stream.budget)
+        self._stream.revocations.note(message, exchange)
         deletions = 0
         while True:
             try:
@@ -394,8 +396,11 @@ class QueueChannel(StdChannel):
     def _feeding(self) -> Feeder:
         pull = self._pulling()
         if self._feeder is None:
-            catch_up, waiting = self._stream.local.catch_up, lambda: len(self._inbox)
-            self._feeder = Feeder(pull, self._bindings, catch_up, waiting, self._arrive, self._inbox.fail)
+            stream, waiting = self._stream, lambda: len(self._inbox)
+            self._feeder = Feeder(
+                *(pull, self._bindings, stream.local.catch_up, waiting, self._arrive, self._inbox.fail),
+                stream.revocations.find,
+            )
             self._feeder.start()
             self._stream.local.look_for(pull.poller)
             self._stream.maintain()
@@ -435,6 +440,8 @@ class QueueChannel(StdChannel):
         if consumer is None or self.closed:
             self._release(arrival.message)
             return None
+        if arrival.is_revoked:
+            tell_worker(arrival.envelope.headers["id"])
         return self._giving(consumer, _Unacked(arrival.message, arrival.envelope), redelivered=arrival.redelivered)
 
     def _prepare_local(self, queue: LocalQueue) -> Callable[[], object] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emsworker.extending.consuming import PullConsumer, PulledRun
 from emsworker.extending.errors import DecodeError, EmsError, LeaseLost, StoreUnavailable
@@ -32,6 +32,7 @@ class Arrival:
     queue: str
     message: StreamMessage
     envelope: Envelope
+    is_revoked: bool = False
 
     @property
     def redelivered(self) -> bool:
@@ -51,6 +52,7 @@ class Feeder(Runnable):
         waiting: returns how many messages wait for the connection's thread.
         arrive: called with all that was ready.
         on_loss: called with an error if what is in hand was given to others.
+        find_revoked: returns the ids of those tasks that were revoked.
     """
 
     def __init__(
@@ -61,10 +63,11 @@ class Feeder(Runnable):
         waiting: Callable[[], int],
         arrive: Callable[[list[Arrival]], None],
         on_loss: Callable[[Exception], None],
+        find_revoked: Callable[[Collection[Envelope]], set[str]] = lambda envelopes: set(),
     ) -> None:
         super().__init__("ems-celery-feeder", lambda name, error: on_loss(LeaseLost(f"thread {name} died: {error!r}")))
         self._pull, self._bindings, self._catch_up, self._waiting = pull, bindings, catch_up, waiting
-        self._arrive, self._on_loss = arrive, on_loss
+        self._arrive, self._on_loss, self._find_revoked = arrive, on_loss, find_revoked
         self.queues: dict[str, Queue] = {}  # by topic
         self._has_ranks = False  # a message of a higher level may wait behind those that were fetched first
         self._touch_at = 0.0
@@ -85,7 +88,7 @@ class Feeder(Runnable):
             messages.sort(key=lambda one: (-level_of(one.partition), one.offset))
             self.await_fanouts(messages)
             if not self.stopping.is_set():  # or else the consumer is closed, and gives them back
-                self._arrive(self.sort_out(messages))
+                self._arrive(self._mark_revoked(self.sort_out(messages)))
         if self._pull.losses and not self.stopping.is_set():
             self._on_loss(LeaseLost("the lease ran out; what was in hand is delivered to others"))
             self.stop()
@@ -141,6 +144,19 @@ class Feeder(Runnable):
             else:
                 found.append(Arrival(queue.name, message, envelope))
         return found
+
+    def _mark_revoked(self, arrivals: list[Arrival]) -> list[Arrival]:
+        """Return what is to be delivered; nothing while it is not known which tasks were revoked."""
+        try:
+            revoked = self._find_revoked([one.envelope for one in arrivals])
+        except EmsError as error:
+            self._trouble.note("waiting for the stream", error)
+            for one in arrivals:
+                self._pull.release(one.message)
+            return []
+        if not revoked:
+            return arrivals
+        return [replace(one, is_revoked=one.envelope.headers.get("id") in revoked) for one in arrivals]
 
     def add(self, queue: Queue) -> None:
         """Consume from one more queue."""

@@ -49,6 +49,7 @@ ems_celery_result      SIUD    sD
 ems_celery_chord       SIUD    sD
 ems_celery_chord_part  SIUD    sD
 ems_celery_schedule    SIUD    -
+ems_celery_revoked     SIU     sD
 ems_exchange           SIUD    -
 ems_queue              SIUD    -
 ems_binding            SIUD    -
@@ -65,5 +66,6 @@ ems_binding            SIUD    -
         "SELECT ems_celery_result": {"beat": "name, expires_at"},
         "SELECT ems_celery_chord": {"beat": "name, expires_at"},
         "SELECT ems_celery_chord_part": {"beat": "chord"},
+        "SELECT ems_celery_revoked": {"beat": "expires_at"},
     },
 )

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from emsworker.extending.database import Session
 from emsworker.extending.declaration import LedStream, Service, pause_s
 from emsworker.extending.settings import Settings
-from emsworker.integrations.celery.store import chords, results
+from emsworker.integrations.celery.store import chords, results, revocations
 
 _CHUNK = 1000
 
 
 def sweep_celery(session: Session, settings: Settings) -> float:
-    """Delete expired results and chords, in bounded chunks; no pause while there are more."""
-    return pause_s(max(results.sweep(session, _CHUNK), chords.sweep(session, _CHUNK)), _CHUNK, settings)
+    """Delete expired results, chords and revocations, in bounded chunks; no pause while there are more."""
+    swept = [kind.sweep(session, _CHUNK) for kind in (results, chords, revocations)]
+    return pause_s(max(swept), _CHUNK, settings)
 
 
 def services(_: LedStream) -> Sequence[Service]:

@@ -15,6 +15,7 @@ from emsworker.integrations.celery.extension import EXTENSION
 from emsworker.integrations.celery.fanout import LocalQueues
 from emsworker.integrations.celery.options import StreamOptions
 from emsworker.integrations.celery.refusals import Refusals, in_task
+from emsworker.integrations.celery.revocations import Revocations
 from emsworker.integrations.celery.sender import QueueSender
 from emsworker.integrations.celery.url import StreamUrl
 
@@ -31,6 +32,7 @@ class Stream:
         bindings: exchanges, queues and bindings.
         local: the queues that live in this process.
         sender: publishes.
+        revocations: of tasks for later.
         budget: limits of the body of a message.
     """
 
@@ -41,6 +43,7 @@ class Stream:
         self.bindings = Bindings(self.broker, options)
         self.local = LocalQueues(self.broker)
         self.sender = QueueSender(self.broker, self.bindings, options)
+        self.revocations = Revocations(self.broker)
         self._lock = forks.Lock()
         self._probe: Session | None = None
         self._beat: Beat | None = None

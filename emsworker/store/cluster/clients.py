@@ -42,13 +42,16 @@ def register(
     name: str,
     lease_s: float,
     servers: Sequence[str] = (MAIN,),
+    tags: Sequence[str] = (),
 ) -> None:
     """Insert new clients with a fresh lease.
 
     Args:
         servers: the names of those that the process can reach.
+        tags: those that its worker was started with.
     """
-    common = {"process_id": process_id, "name": name, "lease_s": lease_s, "servers": " ".join(servers)}
+    common = {"process_id": process_id, "name": name, "lease_s": lease_s}
+    common |= {"servers": " ".join(servers), "tags": ",".join(tags)}
     rows = [common | {"client_id": client_id} for client_id in sorted(client_ids)]
 
     def work(session: Session) -> None:
@@ -133,6 +136,11 @@ def find_with(session: Session, server: str) -> list[str]:
     """Find the live processes that know a server of that name; return their names and ids."""
     found = session.rows(_SQL.list_named_servers)
     return [f"{name} ({process_id})" for name, process_id, servers in found if server in servers.split()]
+
+
+def list_tags(session: Session) -> list[frozenset[str]]:
+    """Return the tags of the live clients, each combination once."""
+    return [frozenset(filter(None, tags.split(","))) for (tags,) in session.rows(_SQL.list_tags)]
 
 
 def try_to_lead(session: Session, service: str, holder: str, lease_s: float) -> bool:

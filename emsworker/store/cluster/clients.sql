@@ -1,9 +1,9 @@
 -- name: insert_clients
 -- One row for each thread of a process.
-INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at, servers) VALUES
+INSERT INTO ems_client (client_id, process_id, name, started_at, renewed_at, expires_at, servers, tags) VALUES
 
 -- name: client_row
-(%(client_id)s,%(process_id)s,%(name)s,NOW(6),NOW(6),NOW(6) + INTERVAL %(lease_s)s SECOND,%(servers)s)
+(%(client_id)s,%(process_id)s,%(name)s,NOW(6),NOW(6),NOW(6) + INTERVAL %(lease_s)s SECOND,%(servers)s,%(tags)s)
 
 -- name: renew_clients
 UPDATE ems_client SET renewed_at = NOW(6), expires_at = NOW(6) + INTERVAL %(lease_s)s SECOND
@@ -54,6 +54,10 @@ SELECT 1 FROM ems_client WHERE expires_at > NOW(6) LIMIT 1
 -- name: list_named_servers
 -- The servers that each live process knows by name.
 SELECT DISTINCT name, process_id, servers FROM ems_client WHERE expires_at > NOW(6) ORDER BY name, process_id
+
+-- name: list_tags
+-- The tags of the live clients, each combination once.
+SELECT DISTINCT tags FROM ems_client WHERE expires_at > NOW(6)
 
 -- name: try_to_lead
 -- A lease that ends later than any can was taken while the clock was ahead.

@@ -99,10 +99,12 @@ ems_topic_guard        -          S         S       S     -       -       S
 ems_partition          -          Su        Su      Su    S       S       S
 ems_message            -          sI        SI      SIuD  s       S       SIu
 ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
+ems_large_body         -          sIu       sIu     SIuD  -       S       S
+ems_body_chunk         -          I         SI      SID   -       S       S
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
-ems_handler            -          -         SIUD    S     -       -       S
+ems_handler            -          -         SIUD    S     S       S       S
 ems_cursor             -          S         SU      SU    S       S       Su
 ems_claim              -          s         SIUD    SIUD  S       S       SIUD
 ems_retry              -          s         SIUD    SIUD  s       S       SIUD
@@ -170,6 +172,8 @@ CORE = combine(
                 "viewer": "topic_id, due_at, uid, partition, key, tag, producer_id, created_at, level",
             },
             "UPDATE ems_outbox": {"producer worker beat": "created_at"},
+            "SELECT ems_large_body": {"producer worker": "created_at"},
+            "UPDATE ems_large_body": {"producer worker beat": "created_at"},
             "SELECT ems_publish": {"worker viewer": "id, topic, created_at, refused_at"},
             "INSERT ems_publish": {
                 "publisher": "topic, body, key, tag, headers, task, priority, delay_s, uid",

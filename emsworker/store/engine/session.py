@@ -31,6 +31,7 @@ from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, SET_RESOURCES, Connection, Loan
 from emsworker.store.engine.errors import translate
 from emsworker.store.engine.nodes import ServerSelector
+from emsworker.store.engine.prepared import FORGOTTEN
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
 T = TypeVar("T")
@@ -285,21 +286,52 @@ class Session:
         """
         return self._send(sql, stay=True)
 
+    def run_often(self, statement: Sql, args: Args) -> Result:
+        """Run one statement that is run again and again: prepared, once its connection has run it some times.
+
+        Args:
+            args: its values: whole numbers, bytes, and ``None`` instead of bytes.
+        """
+        try:
+            connection = self._ready(stay=False)
+            prepared = connection.prepared.find(statement, args) if connection.is_plain else None
+            payload = b"" if prepared is None else prepared.payload(args)
+            if 0 < len(payload) <= connection.max_allowed_packet - _PACKET_SLACK:
+                try:
+                    return self._exchange(connection, COMMAND.COM_STMT_EXECUTE, payload)[0]
+                except MySQLError as error:  # as behind a proxy that has changed its connection
+                    if error.args[0] not in FORGOTTEN:
+                        raise
+                    connection.prepared.give_up(statement)
+        except BaseException as error:
+            if (meaning := self._failed(error)) is error:
+                raise
+            raise meaning from error
+        return self.execute(statement, args)
+
+    def _ready(self, *, stay: bool) -> Any:
+        connection = self._connection
+        if connection is None or (connection.may_change and not stay) or self._pid != os.getpid():
+            return self._open()
+        return connection
+
+    def _exchange(self, connection: Any, command: int, payload: bytes) -> list[Result]:
+        """Send a command without PyMySQL's frame, and ours, around it, and read its results."""
+        self._used_at = ticks()
+        connection._execute_command(command, payload)
+        if self.when_sent is not None:
+            self.when_sent()
+        return _read_results(connection)
+
     def _send(self, sql: Sql, *, stay: bool) -> list[Result]:
         try:  # not in a context manager, which would take a tenth of the time of a short statement
-            connection: Any = self._connection
-            if connection is None or (connection.may_change and not stay) or self._pid != os.getpid():
-                connection = self._open()
+            connection = self._ready(stay=stay)
             if len(sql) > connection.max_allowed_packet - _PACKET_SLACK:
                 raise self._too_large(sql)
+            if connection.is_plain:
+                return self._exchange(connection, COMMAND.COM_QUERY, sql.encode())
             self._used_at = ticks()
-            if connection.is_plain:  # without PyMySQL's frame, and ours, around these two
-                connection._execute_command(COMMAND.COM_QUERY, sql.encode())
-                if self.when_sent is not None:
-                    self.when_sent()
-                connection._read_query_result()
-            else:
-                connection.query(sql)
+            connection.query(sql)
             results = [_result(connection)]
             while connection._result.has_next:
                 connection.next_result()
@@ -621,6 +653,19 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _read_results(connection: Any) -> list[Result]:
+    """Read the results of a packet that nothing but us has a part in."""
+    results: list[Result] = []
+    while True:
+        if (numbers := connection.read_short_ok()) is not None:
+            results.append(Result((), *numbers))
+        else:
+            connection._read_query_result()
+            results.append(_result(connection))
+        if not connection.in_exchange:
+            return results
 
 
 def _result(connection: Any) -> Result:

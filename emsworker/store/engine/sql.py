@@ -111,10 +111,23 @@ def column(values: Iterable[Any]) -> list[Sql]:
     return cast("list[Sql]", [_literal(value) for value in values])
 
 
-def blobs(values: Iterable[bytes | None], number: int | None = None) -> Sql:
-    """Write bytes as hexadecimal literals with commas between, and perhaps a number after them: the fastest to make."""
-    text = ",".join(["NULL" if value is None else f"X'{value.hex()}'" for value in values])
-    return Sql(text if number is None else f"{text},{number}")
+def message_blobs(columns: tuple[Any, ...], producer_id: str | None = None, *, sized: bool = False) -> Sql:
+    """Write a message as hexadecimal literals with commas between: written out, it takes a third of a loop's time.
+
+    Args:
+        columns: the values of :data:`MESSAGE_COLUMNS`.
+        producer_id: follows them, if it is given.
+        sized: the size of the body follows.
+    """
+    uid, key, tag, headers, body = columns
+    text = f"X'{uid.hex()}',{_blob(key)},{_blob(tag)},X'{headers.hex()}',X'{body.hex()}'"
+    if producer_id is not None:
+        text = f"{text},X'{producer_id.encode().hex()}'"
+    return Sql(f"{text},{len(body)}" if sized else text)
+
+
+def _blob(value: bytes | None) -> str:
+    return "NULL" if value is None else f"X'{value.hex()}'"
 
 
 @functools.lru_cache(256)
@@ -127,7 +140,7 @@ def _literal(value: Any) -> str:
     if type(value) is int:  # the most frequent
         return str(value)
     if isinstance(value, bytes):
-        return f"X'{value.hex()}'"
+        return _blob(value)
     if isinstance(value, str):
         return _text_literal(value)
     if value is None:
@@ -157,7 +170,7 @@ def _text_literal(text: str) -> str:
 
 def fill(statement: Sql, parts: Mapping[str, Part]) -> Sql:
     """Replace the parameters of a statement by numbers and SQL."""
-    pattern, _, pick = _by_position(statement)
+    pattern, _, pick = by_position(statement)
     return Sql(pattern % pick(parts))
 
 
@@ -174,7 +187,7 @@ def fill_rows(row: Sql, common: Mapping[str, Part], columns: Mapping[str, Sequen
         common: the parts that are equal in all rows; without ``%``.
         columns: for each of the other parameters the parts, one for each row.
     """
-    pattern, names, pick = _by_position(row)
+    pattern, names, pick = by_position(row)
     if common:
         pattern = pattern % pick({**common, **dict.fromkeys(columns, "%s")})
     parts = [columns[name] for name in names if name in columns]
@@ -185,8 +198,8 @@ def fill_rows(row: Sql, common: Mapping[str, Part], columns: Mapping[str, Sequen
 
 
 @functools.lru_cache(4096)
-def _by_position(statement: Sql) -> tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Any]]:
-    """Parse a statement: replacing by position takes less time than replacing by name."""
+def by_position(statement: Sql) -> tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Any]]:
+    """Return a statement with ``%s`` for its parameters, their names, and what picks their values in that order."""
     names = tuple(_PARAMETER.findall(statement))
     return _PARAMETER.sub("%s", statement), names, itemgetter(*names) if names else lambda parts: ()
 

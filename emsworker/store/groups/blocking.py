@@ -16,7 +16,13 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 
-BLOCKED_YEAR = 9999  # the due time of a row that waits for an earlier one, as in blocking.sql
+_BLOCKED = "9999"  # the due time of a row that waits for an earlier one, as in blocking.sql
+_FIRST_TIME = "1900"  # a row in a lane of a fair group is due before that, as in fair.sql
+
+
+def waits_for_others(due_at: str) -> bool:
+    """Return whether a row with this due time waits for other messages, of its key or of other keys, not for a time."""
+    return due_at < _FIRST_TIME or due_at >= _BLOCKED
 
 
 def lock_turn(packet: Packet, claim: Claim) -> None:

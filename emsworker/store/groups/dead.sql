@@ -9,7 +9,7 @@ WHERE group_id = %(group_id)s AND `partition` >= %(partition)s AND (`partition` 
 ORDER BY `partition`, `offset` LIMIT %(limit)s
 
 -- name: get_dead
-SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason, LEFT(headers, %(header_bytes)s), LEFT(body, %(body_bytes)s), LENGTH(body),
+SELECT `partition`, `offset`, uid, `key`, tag, born_at, dead_at, attempts, reason, LEFT(headers, %(header_bytes)s), LEFT(body, %(body_bytes)s), {body_size},
   error, producer_id FROM ems_dead
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` = %(offset)s
 
@@ -37,7 +37,7 @@ SELECT `offset` FROM ems_message WHERE topic_id = %(topic_id)s AND `partition` =
 -- to its old offset (below the log start offset, where no cursor passes again). IGNORE, because its id may have been
 -- sent again.
 INSERT IGNORE INTO ems_message (topic_id, `partition`, `offset`, {message_columns}, size, born_at, producer_id)
-SELECT %(topic_id)s, d.`partition`, d.`offset`, {d_message_columns}, LENGTH(d.body), d.born_at, d.producer_id
+SELECT %(topic_id)s, d.`partition`, d.`offset`, {d_message_columns}, {d_body_size}, d.born_at, d.producer_id
 FROM ems_dead d WHERE d.group_id = %(group_id)s AND d.`partition` = %(partition)s AND d.`offset` IN %(offsets)s
 
 -- name: note_restored

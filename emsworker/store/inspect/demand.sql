@@ -26,8 +26,9 @@ SELECT name, COUNT(*) FROM ems_client WHERE expires_at > NOW(6) GROUP BY name
 SELECT COUNT(*) FROM (SELECT 1 FROM ems_retry FORCE INDEX (PRIMARY) WHERE group_id = %(group_id)s LIMIT %(limit)s) r
 
 -- name: count_due
--- Those of a group that are due, as far as a limit, and for how long the first has been.
-SELECT COUNT(*), COALESCE(MAX(late_us), 0) / 1000000 FROM (SELECT TIMESTAMPDIFF(MICROSECOND, due_at, NOW(6)) AS late_us FROM ems_retry FORCE INDEX (due)
+-- Those of a group that are due, as far as a limit, and for how long the first has been; see fair.sql for those in lanes.
+SELECT COUNT(*), COALESCE(MAX(late_us), 0) / 1000000 FROM (SELECT
+    TIMESTAMPDIFF(MICROSECOND, IF(due_at < '1900-01-01', due_at + INTERVAL 1000 YEAR, due_at), NOW(6)) AS late_us FROM ems_retry FORCE INDEX (due)
   WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) LIMIT %(limit)s) r
 
 -- name: get_age

@@ -29,6 +29,8 @@ _PAST_PARTITIONS = 1 << 16
 _PAST_OFFSETS = (1 << 64) - 1
 START_OF_TIME, END_OF_TIME = "1970-01-01 00:00:00.000000", "9999-12-31 23:59:59.999999"
 
+_BEFORE_LANES = "1000-01-01 00:00:00.000000"  # see fair.sql
+
 Row = tuple[Any, ...]
 
 
@@ -178,7 +180,7 @@ def list_retries(
     Args:
         details: read the last errors too.
     """
-    after = after or RetryPlace(START_OF_TIME, 0, 0, 0)
+    after = after or RetryPlace(_BEFORE_LANES, 0, 0, 0)
 
     def source(group_id: int) -> tuple[Sql, dict[str, Any]]:
         place = (after.partition, after.offset)

@@ -12,7 +12,7 @@ from emsworker.core.model import ClaimState, Outcome
 from emsworker.core.times import utc
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements
-from emsworker.store.groups.blocking import BLOCKED_YEAR
+from emsworker.store.groups.blocking import waits_for_others
 from emsworker.store.groups.dead import Place
 
 _OUTLINE_SQL = Statements(
@@ -64,7 +64,7 @@ class RetryRow:
     """A message that waits for its next attempt, or has been claimed for it.
 
     Attributes:
-        due_at: ``None`` if it is blocked by an earlier message of its key.
+        due_at: ``None`` if it is blocked by an earlier message of its key, or by other keys of a fair group.
     """
 
     attempt: int
@@ -191,5 +191,5 @@ def _claim(row: tuple[Any, ...]) -> ClaimRow:
 
 def _retry(row: tuple[Any, ...]) -> RetryRow:
     attempt, due_at, last_error, client_id, claimed_at = row
-    due = None if due_at.startswith(str(BLOCKED_YEAR)) else utc(due_at)
+    due = None if waits_for_others(due_at) else utc(due_at)
     return RetryRow(attempt, due, last_error, client_id, utc(claimed_at) if claimed_at else None)

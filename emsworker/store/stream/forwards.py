@@ -20,10 +20,11 @@ from dataclasses import dataclass
 
 from emsworker.core.batches import in_batches
 from emsworker.core.errors import Duplicate
+from emsworker.core.large import LargeMessage
 from emsworker.core.model import NewMessage
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, insertion
-from emsworker.store.stream import outbox
+from emsworker.store.stream import large, outbox
 from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.dedup import FORWARDED
 from emsworker.store.stream.guards import hold_unmoved
@@ -126,6 +127,10 @@ def _accept(session: Session, kept: KeptTopic, messages: Sequence[NewMessage]) -
     most = min(_STATEMENT_BYTES, session.most_bytes - _PACKET_SLACK)
     for part in in_batches(new, row_bytes, most):
         session.execute(outbox.insert_text(session.database, topic_id, part))
+    for message in new:
+        if isinstance(message, LargeMessage):
+            for text in large.insert_texts(session.database, topic_id, message):
+                session.execute(text)
     return True
 
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from emsworker.core.errors import Conflict
-from emsworker.core.model import NewMessage
+from emsworker.core.model import MESSAGE_COLUMNS, NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Part, Sql, Statements, blobs, fill, fill_rows, insertion, nest
+from emsworker.store.engine.sql import (
+    Part,
+    Sql,
+    Statements,
+    fill,
+    fill_rows,
+    insertion,
+    message_blobs,
+    nest,
+)
 from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_partition
 
@@ -45,12 +54,13 @@ class PartitionBatch:
 
 def _body_of(message: NewMessage) -> Sql:
     """Return the part of a row that does not depend on its place."""
-    return blobs((*message.columns, message.producer_id.encode()), len(message.body))
+    return message_blobs(message.columns, message.producer_id, sized=True)
 
 
 def row_bytes(message: NewMessage) -> int:
     """Return the most bytes that a message takes in a statement; hexadecimal literals double its size."""
-    return 2 * sum(map(len, filter(None, message.columns))) + _ROW_BYTES
+    named = len(message.key or b"") + len(message.tag or b"")
+    return 2 * (len(message.uid) + named + len(message.headers) + len(message.body)) + _ROW_BYTES
 
 
 def fitting_body(packet: int) -> int:
@@ -82,13 +92,11 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     if len(ordered) > 1:
         ordered.sort(key=lambda batch: (batch.topic_id, batch.partition))
     base = ordered[0].placement.base if len(ordered) == 1 else None
-    if base is not None and (alone := _as_one_statement(session, ordered[0])) is not None:
-        try:
-            session.send(alone)
-        except Conflict:
-            if ticks() > until:
-                raise
-            session.retry_on_conflict(lambda: session.send(alone), until)
+    if base is not None and len(ordered[0].messages) == 1:
+        _publish_one(session, ordered[0], base, until)
+        return [base]
+    if base is not None and (alone := _only_statement(session, ordered[0])) is not None:
+        _patiently(session, lambda: session.send(alone), until)
         return [base]
 
     def attempt() -> list[int]:
@@ -102,26 +110,38 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.retry_on_conflict(attempt, until)
 
 
+def _publish_one(session: Session, batch: PartitionBatch, base: int, until: float) -> None:
+    """Send one message whose place is known, in one statement, a transaction by itself: the usual send."""
+    message = batch.messages[0]
+    args = {
+        **{"topic_id": batch.topic_id, "partition": batch.partition, "base": base, "farthest": FARTHEST},
+        **dict(zip(MESSAGE_COLUMNS, message.columns, strict=True)),
+        **{"producer_id": message.producer_id.encode(), "size": len(message.body)},
+    }
+    _patiently(session, lambda: session.run_often(_insert_one(), args), until)
+
+
 @functools.cache
-def _insert_one(head: Sql, row: Sql, known_offset: Sql) -> Sql:
-    """Return the statement of one message with a known offset, with parameters; made once."""
-    return nest(insertion(head, [row]), "offset", known_offset)
+def _insert_one() -> Sql:
+    row = nest(nest(_SQL.message_row, "message", _SQL.message_values), "offset", _SQL.known_offset)
+    return insertion(_SQL.insert_messages, [row])
 
 
-def _as_one_statement(session: Session, batch: PartitionBatch) -> Sql | None:
-    """Return the only statement, a transaction by itself, of a batch whose place is known; ``None`` if it takes more.
+def _patiently(session: Session, attempt: Callable[[], object], until: float) -> None:
+    """Run one statement, retried on conflict; without conflict nothing is prepared for that."""
+    try:
+        attempt()
+    except Conflict:
+        if ticks() > until:
+            raise
+        session.retry_on_conflict(attempt, until)
 
-    It serves the usual send: one round trip, and nothing that is prepared for more.
-    """
-    if len(batch.messages) > 1:
-        packet = session.packet()
-        add_batch(packet, batch)
-        return packet.only_statement
-    where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
-    place: dict[str, Part] = {"base": batch.placement.base or 0, "farthest": FARTHEST}
-    parts = {**where, **place, "message": _body_of(batch.messages[0])}
-    text = fill(_insert_one(_SQL.insert_messages, _SQL.message_row, _SQL.known_offset), parts)
-    return text if len(text) <= session.most_bytes else None
+
+def _only_statement(session: Session, batch: PartitionBatch) -> Sql | None:
+    """Return the only statement, a transaction by itself, of a batch with a known place; ``None`` if it takes more."""
+    packet = session.packet()
+    add_batch(packet, batch)
+    return packet.only_statement
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:

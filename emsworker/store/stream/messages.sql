@@ -21,6 +21,9 @@ INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_colu
 -- name: message_row
 (%(topic_id)s,%(partition)s,%(offset)s,NOW(6),%(message)s)
 
+-- name: message_values
+%(uid)s,%(key)s,%(tag)s,%(headers)s,%(body)s,%(producer_id)s,%(size)s
+
 -- name: raised_row
 -- A row after the first one, whose offset was raised_offset: `offset` counts from there.
 (%(topic_id)s,%(partition)s,LAST_INSERT_ID()+%(offset)s,NOW(6),%(message)s)

@@ -25,7 +25,6 @@ from emsworker.store.engine.sql import (
     Part,
     Sql,
     Statements,
-    blobs,
     column,
     fill,
     fill_rows,
@@ -33,6 +32,7 @@ from emsworker.store.engine.sql import (
     insertion,
     join,
     literal,
+    message_blobs,
 )
 from emsworker.store.stream.columns import MESSAGE, PLAIN
 from emsworker.store.stream.guards import topic_id_text
@@ -103,7 +103,7 @@ def _row(message: NewMessage, topic_id: Part, number: int) -> Sql:
     values: dict[str, Part] = {
         "topic_id": topic_id,
         "partition": literal(message.partition),
-        "message": blobs((*message.columns, message.producer_id.encode())),
+        "message": message_blobs(message.columns, message.producer_id),
         "level": message.level,
     }
     if message.due_at is None:

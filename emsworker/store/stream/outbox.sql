@@ -39,7 +39,7 @@ WHERE topic_id = %(topic_id)s AND due_at <= NOW(6) - INTERVAL %(late_us)s MICROS
 -- name: move_rows
 -- The bodies never leave the server, so that none can be too large for a packet. It finds its rows as delete_moved does.
 INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_columns}, producer_id, size)
-SELECT %(topic_id)s, %(partition)s, %(offset)s, NOW(6), {p_message_columns}, p.producer_id, LENGTH(p.body)
+SELECT %(topic_id)s, %(partition)s, %(offset)s, NOW(6), {p_message_columns}, p.producer_id, {p_body_size}
 FROM (%(uids)s) d STRAIGHT_JOIN ems_outbox p FORCE INDEX (uid) ON p.topic_id = %(topic_id)s AND p.uid = d.uid
 
 -- name: raised_offset

@@ -32,6 +32,15 @@ CREATE TABLE IF NOT EXISTS ems_celery_chord_part (
   PRIMARY KEY (chord, number, task_id)
 ) ENGINE=InnoDB;
 
+-- Tasks that were revoked by their ids. A worker asks before it runs a task for later.
+
+CREATE TABLE IF NOT EXISTS ems_celery_revoked (
+  task_id VARBINARY(255) NOT NULL,
+  expires_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (task_id),
+  KEY expires (expires_at)
+) ENGINE=InnoDB;
+
 -- The last run of each entry of a Celery beat's schedule; the entries themselves are in the application's code.
 
 CREATE TABLE IF NOT EXISTS ems_celery_schedule (

@@ -1,6 +1,7 @@
 -- The stream: topics, partitions and messages. The constraints refuse what a producer could write by plain SQL and nobody
 -- could read: an offset from which none can be counted on, a message without an id, a kind that is none. total_size, here
--- and in other tables, limits how much is read at once: it is generated, so that nobody can understate it.
+-- and in other tables, limits how much is read at once: it is generated, so that nobody can understate it. Of a body
+-- that is kept beside its message it counts the size of that, which the reference begins with.
 
 CREATE TABLE IF NOT EXISTS ems_topic (
   id INT UNSIGNED NOT NULL AUTO_INCREMENT,
@@ -61,11 +62,30 @@ CREATE TABLE IF NOT EXISTS ems_message (
   size INT UNSIGNED NOT NULL DEFAULT 0,
   born_at DATETIME(6) NOT NULL,
   producer_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
-  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + LENGTH(body)) STORED,
+  total_size INT UNSIGNED GENERATED ALWAYS AS (LENGTH(headers) + IF(LEFT(body, 14) = '{"ems-large":"' AND CONVERT(SUBSTRING(body, 15, 8) USING latin1) REGEXP '^[0-9a-f]+$', GREATEST(LENGTH(body), LEAST(CAST(CONV(SUBSTRING(body, 15, 8), 16, 10) AS UNSIGNED), 1073741824)), LENGTH(body))) STORED,
   PRIMARY KEY (topic_id, `partition`, `offset`),
   UNIQUE KEY uid (topic_id, uid),
   CONSTRAINT ems_message_sound CHECK (`offset` < 4611686018427387904 AND kind <> '' AND (kind <> 'message' OR uid IS NOT NULL))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Bodies that are too large for a message, in chunks. One belongs to the messages with its uid that refer to it: in the
+-- outbox, the stream or the dead letters. It is written with its message, and the beat deletes it after the last of them.
+
+CREATE TABLE IF NOT EXISTS ems_large_body (
+  body_id BINARY(16) NOT NULL,
+  topic_id INT UNSIGNED NOT NULL,
+  uid BINARY(16) NOT NULL,
+  size INT UNSIGNED NOT NULL,
+  created_at DATETIME(6) NOT NULL,
+  PRIMARY KEY (body_id)
+) ENGINE=InnoDB;
+
+CREATE TABLE IF NOT EXISTS ems_body_chunk (
+  body_id BINARY(16) NOT NULL,
+  chunk SMALLINT UNSIGNED NOT NULL,
+  data MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (body_id, chunk)
+) ENGINE=InnoDB;
 
 -- The outbox: messages that may not be read yet, such as delayed ones.
 
@@ -139,7 +159,7 @@ CREATE TABLE IF NOT EXISTS ems_group (
 
 -- Settings of a group's handlers for failures that their workers cannot report themselves: attempts and ladder, NULL
 -- for the group's own. One row for each task, or one with an empty name for a subscription; workers write them when
--- they start.
+-- they start. requires: the tags that a worker needs to run the group, the same in all of its rows.
 
 CREATE TABLE IF NOT EXISTS ems_handler (
   group_id INT UNSIGNED NOT NULL,
@@ -147,6 +167,7 @@ CREATE TABLE IF NOT EXISTS ems_handler (
   on_error ENUM('retry', 'dead', 'ignore') NOT NULL,
   ladder TEXT CHARACTER SET ascii NULL,
   max_attempts SMALLINT UNSIGNED NULL,
+  requires VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (group_id, name)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
@@ -339,6 +360,7 @@ CREATE TABLE IF NOT EXISTS ems_client (
   renewed_at DATETIME(6) NOT NULL,
   expires_at DATETIME(6) NOT NULL,
   servers VARCHAR(4000) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'main',
+  tags VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (client_id),
   KEY process (process_id)
 ) ENGINE=InnoDB;

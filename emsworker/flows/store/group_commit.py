@@ -19,7 +19,7 @@ _LOOK_S = 1.0  # in case the thread whose turn it was has been interrupted befor
 
 
 class Write(Protocol):
-    """What is written."""
+    """A write that shares its commit."""
 
     @property
     def place(self) -> Any:
@@ -36,7 +36,7 @@ W = TypeVar("W", bound=Write)
 R = TypeVar("R")
 
 
-class _Waiting(Generic[W, R]):
+class _Unwritten(Generic[W, R]):
     """A write that was not committed yet.
 
     Attributes:
@@ -62,7 +62,7 @@ class GroupCommit(Generic[W, R]):
 
     def __init__(self, commit: Callable[[Sequence[W]], Sequence[R]]) -> None:
         self._commit = commit
-        self._waiting: deque[_Waiting[W, R]] = deque()
+        self._waiting: deque[_Unwritten[W, R]] = deque()
         self._turn, self._lock = forks.Lock(), forks.Lock()
         self._drains = False
 
@@ -72,7 +72,7 @@ class GroupCommit(Generic[W, R]):
         A thread waits for its own result and for nobody's turn, so that all whose writes share a commit go on at once,
         and their next writes share one, too.
         """
-        one = _Waiting[W, R](write)
+        one = _Unwritten[W, R](write)
         self._waiting.append(one)
         try:
             while not one.result.done():
@@ -100,7 +100,7 @@ class GroupCommit(Generic[W, R]):
         Args:
             start: has a thread run a call.
         """
-        one = _Waiting[W, R](write)
+        one = _Unwritten[W, R](write)
         self._waiting.append(one)
         with self._lock:
             begins, self._drains = not self._drains, True
@@ -121,7 +121,7 @@ class GroupCommit(Generic[W, R]):
             with self._lock:
                 self._drains = goes_on = bool(self._waiting)
 
-    def _commit_waiting(self, own: _Waiting[W, R] | None) -> None:
+    def _commit_waiting(self, own: _Unwritten[W, R] | None) -> None:
         some = self._take()
         order = sorted(some)  # as joins lock flows, against deadlocks
         try:
@@ -137,9 +137,9 @@ class GroupCommit(Generic[W, R]):
             self._waiting.extendleft(left)
             raise
 
-    def _take(self) -> dict[Any, _Waiting[W, R]]:
+    def _take(self) -> dict[Any, _Unwritten[W, R]]:
         """Return some that wait, at most one of each place, by their places."""
-        some: dict[Any, _Waiting[W, R]] = {}
+        some: dict[Any, _Unwritten[W, R]] = {}
         size = 0
         while self._waiting and len(some) < _MOST and size < _MOST_BYTES:
             if self._waiting[0].write.place in some:

@@ -20,7 +20,7 @@ from emsworker.flows.extension import EXTENSION
 from emsworker.flows.places import CallPlace
 from emsworker.flows.retrying import first_step, refusal, was_undone
 from emsworker.flows.rows import CALL, CANCELLED, DONE, ENDED, FAILED, READY, RUNNING, UNDONE, WAITING, encode_value
-from emsworker.flows.store import MysqlFlowStore
+from emsworker.flows.store.flow_store import MysqlFlowStore
 
 STATES = (READY, RUNNING, WAITING, DONE, FAILED, CANCELLED)
 OPEN = (READY, RUNNING, WAITING)
@@ -33,7 +33,7 @@ _COLUMNS = (
     "f.changed_at, f.begins_at, f.deadline_at, f.ended_at"
 )
 _SQL = Statements(__name__, columns=_COLUMNS)
-_STORE = Statements("emsworker.flows.store")
+_STORE = Statements("emsworker.flows.store.flow_store")
 
 
 @dataclass(frozen=True)

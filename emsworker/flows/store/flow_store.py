@@ -33,9 +33,7 @@ from emsworker.extending.publishing import OutboxTransaction, Transaction
 from emsworker.extending.stream import cancel, kept_topic_id_text
 from emsworker.extending.values import Topic, new_uid, partition_number, partition_of, utc
 from emsworker.flows.errors import FlowLost
-from emsworker.flows.events import send_event, send_started
 from emsworker.flows.places import CallPlace
-from emsworker.flows.reopening import Reopening
 from emsworker.flows.rows import (
     ENDED,
     FAILED,
@@ -52,17 +50,19 @@ from emsworker.flows.rows import (
     StoredError,
     check_room,
 )
-from emsworker.flows.shared_commits import (
+from emsworker.flows.store.events import send_event, send_started
+from emsworker.flows.store.reopening import Reopening
+from emsworker.flows.store.shared_commits import (
     LOADED_SIGNALS,
     Beginning,
     BegunRun,
     Checkpoint,
     DirectStart,
-    Look,
+    FlowRead,
     SharedCommits,
 )
-from emsworker.flows.table_rows import error_columns, step_of, stored_error
-from emsworker.flows.waking import WAKE, send_wake
+from emsworker.flows.store.table_rows import error_columns, step_of, stored_error
+from emsworker.flows.store.waking import WAKE, send_wake
 
 _SQL = Statements(__name__)
 _ENDS_A_STATEMENT, _BYTES_A_STATEMENT = 500, 1 << 20
@@ -455,11 +455,11 @@ class MysqlFlowStore:
 
     def find(self, key: str) -> FlowRow | None:
         """Return a flow by its id."""
-        return self._shared.looks.settle(Look(key))
+        return self._shared.reads.settle(FlowRead(key))
 
     async def afind(self, key: str, pool: ThreadPool) -> FlowRow | None:
         """Do the same for a coroutine: thousands that wait look with one statement."""
-        return await asyncio.wrap_future(self._shared.looks.submit(Look(key), pool.start))
+        return await asyncio.wrap_future(self._shared.reads.submit(FlowRead(key), pool.start))
 
     def steps_of(self, flow: FlowRow) -> list[StepRow]:
         """Return the steps of a flow."""

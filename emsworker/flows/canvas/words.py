@@ -1,6 +1,6 @@
 """Canvas: chains, groups and chords of calls, each of which is one flow.
 
-They are plain values until :meth:`Canvas.delay` writes them down as the tree of :mod:`emsworker.flows.tree`.
+They are plain values until :meth:`Canvas.delay` writes them down as the tree of :mod:`emsworker.flows.canvas.tree`.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _name(part: Part[Any]) -> str:
 
 
 class CanvasRunner(FlowFunction):
-    """The function that runs the canvases of a group; see :class:`emsworker.flows.canvas_task.CanvasTask`."""
+    """The function that runs the canvases of a group; see :class:`emsworker.flows.canvas.task.CanvasTask`."""
 
     @abstractmethod
     def start_canvas(

@@ -11,7 +11,8 @@ from typing import Any, cast
 from emsworker.extending.apps import Ems, Route, Signature
 from emsworker.extending.errors import UnknownTask
 from emsworker.extending.values import uid_text
-from emsworker.flows.canvas import NAME, Canvas, CanvasRunner, first_calls
+from emsworker.flows.canvas.tree import Given, Node, TreeWriter, arguments, read_options, taken_of_error
+from emsworker.flows.canvas.words import NAME, Canvas, CanvasRunner, first_calls
 from emsworker.flows.errors import CallFailed
 from emsworker.flows.flow import Flow
 from emsworker.flows.handle import FlowHandle
@@ -20,7 +21,6 @@ from emsworker.flows.port import FlowStore
 from emsworker.flows.rows import CALL, GATHER, StepRow, StoredError
 from emsworker.flows.starting import child_key
 from emsworker.flows.task import FlowTask
-from emsworker.flows.tree import Given, Node, TreeWriter, arguments, read_options, taken_of_error
 
 Later = Callable[[], Any]
 

@@ -10,7 +10,7 @@ from emsworker.extending.administration import Finding, Severity
 from emsworker.extending.database import Session, Statements, server_now
 from emsworker.extending.settings import Settings
 from emsworker.extending.values import Rule, counted, format_duration
-from emsworker.flows.operating import OPEN, FlowCount, FlowFilter, count_flows
+from emsworker.flows.operating.admin import OPEN, FlowCount, FlowFilter, count_flows
 from emsworker.flows.rows import FAILED, READY, WAITING
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from emsworker.extending.declaration import LedStream, Service
-from emsworker.flows.retention import sweep_flows
-from emsworker.flows.watching import WatchFlows
+from emsworker.flows.operating.retention import sweep_flows
+from emsworker.flows.operating.watching import WatchFlows
 
 
 def services(stream: LedStream) -> Sequence[Service]:

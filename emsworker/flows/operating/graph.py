@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from emsworker.flows.operating import StepEntry
+from emsworker.flows.operating.admin import StepEntry
 
 WIDTH, HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 210, 52, 24, 26, 8
 _MOST = 60

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from emsworker.extending.apps import UNKNOWN, Ems, PartialSignature, Task
 from emsworker.extending.errors import ConfigError, Problem, WrongArguments
-from emsworker.flows.canvas import Canvas, chord, first_calls, group, unrolled
+from emsworker.flows.canvas.words import Canvas, chord, first_calls, group, unrolled
 from emsworker.flows.port import FlowFunction, FlowStore
 
 _DEEPEST = 100

@@ -17,12 +17,12 @@ from emsworker.extending.database import Session, Statements, identifier, stream
 from emsworker.extending.errors import StoreUnavailable
 from emsworker.extending.settings import MAIN, Settings
 from emsworker.extending.values import new_uid
-from emsworker.flows.events import send_event
-from emsworker.flows.flow_messages import FlowMessages
+from emsworker.flows.operating.flow_messages import FlowMessages
 from emsworker.flows.places import CallPlace
 from emsworker.flows.rows import READY, RUNNING, WAITING, CallEnd, StoredError
-from emsworker.flows.store import end_statements
-from emsworker.flows.waking import send_wake
+from emsworker.flows.store.events import send_event
+from emsworker.flows.store.flow_store import end_statements
+from emsworker.flows.store.waking import send_wake
 
 _SQL = Statements(__name__)
 _PAGES = {READY: 100, RUNNING: 100, WAITING: 1000}  # two statements look at all that wait, one at each of the others

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from emsworker.extending.console import Errors
     from emsworker.extending.values import PreviewDecoder
-    from emsworker.flows.operating import FlowCount, FlowDetail, FlowEntry, FlowFilter, Flows, StepEntry
+    from emsworker.flows.operating.admin import FlowCount, FlowDetail, FlowEntry, FlowFilter, Flows, StepEntry
 
 _MOST_COUNTED = 10_000
 _MOST_SHOWN = 5
@@ -88,7 +88,7 @@ def flows() -> None:
 
 
 def _opened(stream: OpenStream) -> Flows:
-    from emsworker.flows.operating import Flows
+    from emsworker.flows.operating.admin import Flows
 
     opened = Flows(stream.database())
     opened.check()
@@ -97,7 +97,7 @@ def _opened(stream: OpenStream) -> Flows:
 
 def _filter_of(stream: OpenStream, given: dict[str, Any], **more: Any) -> FlowFilter:
     """Return the selection that was given; its options are taken out of ``given``."""
-    from emsworker.flows.operating import FlowFilter
+    from emsworker.flows.operating.admin import FlowFilter
 
     since, until = (_moment(stream, given.pop(name)) for name in ("since", "until"))
     names = {name: given.pop(name) for name in ("states", "name", "waits", "error", "attributes")}
@@ -238,7 +238,7 @@ def show(id_: str, values: bool, as_json: bool) -> None:
 
 def _print_values(opened: Flows, key: str, as_json: bool) -> None:
     from emsworker.extending.values import PreviewDecoder
-    from emsworker.flows.operating import as_shown
+    from emsworker.flows.operating.admin import as_shown
 
     found, after = list[dict[str, Any]](), 0
     while part := opened.values(key, after):
@@ -255,7 +255,7 @@ def _print_values(opened: Flows, key: str, as_json: bool) -> None:
 
 def _record(found: FlowDetail) -> dict[str, Any]:
     from emsworker.extending.values import PreviewDecoder
-    from emsworker.flows.operating import as_shown
+    from emsworker.flows.operating.admin import as_shown
 
     decoder = PreviewDecoder()
     (call, problem), (value, value_problem) = (as_shown(decoder, one) for one in (found.args, found.value))
@@ -287,7 +287,7 @@ def _is_call(body: Any) -> bool:
 
 
 def _step_row(step: StepEntry, decoder: PreviewDecoder) -> dict[str, Any]:
-    from emsworker.flows.operating import as_shown
+    from emsworker.flows.operating.admin import as_shown
 
     row = _renamed(asdict(step))
     row["value"], row["problem"] = as_shown(decoder, step.value)
@@ -376,7 +376,7 @@ def _change(
     **more: Any,
 ) -> None:
     """Change the flows that are named, or all that are selected, and report it."""
-    from emsworker.flows.operating import Flows, change_all, count_flow
+    from emsworker.flows.operating.admin import Flows, change_all, count_flow
 
     _check_choice(ids, everything)
     stream = open_stream()
@@ -488,7 +488,7 @@ def signal(id_: str, name: str, value: str | None, as_json: bool) -> None:
 
     A flow that does not wait for it yet finds it when it does.
     """
-    from emsworker.flows.operating import Flows, count_given
+    from emsworker.flows.operating.admin import Flows, count_given
 
     try:
         decoded = None if value is None else json.loads(value)

@@ -12,8 +12,6 @@ from typing import Any
 from emsworker.extending.database import Session, Sql, Statements
 from emsworker.extending.stream import is_unfinished
 from emsworker.extending.values import new_uid
-from emsworker.flows.events import send_event
-from emsworker.flows.letters import Letter, delete_letters, find_dead, find_letters, requeue_letters
 from emsworker.flows.places import CallPlace
 from emsworker.flows.retrying import AGAIN, ENDED_WELL, GONE, LOST, RUNS, UNDONE_FLOW, can_call_again
 from emsworker.flows.rows import (
@@ -28,7 +26,9 @@ from emsworker.flows.rows import (
     first_forgotten,
     next_number,
 )
-from emsworker.flows.waking import send_wake
+from emsworker.flows.store.events import send_event
+from emsworker.flows.store.letters import Letter, delete_letters, find_dead, find_letters, requeue_letters
+from emsworker.flows.store.waking import send_wake
 
 _SQL = Statements(__name__)
 

@@ -16,8 +16,7 @@ from emsworker.extending.database import Database
 from emsworker.extending.errors import AccessDenied, ConfigError, Problem, SchemaMissing, WrongArguments
 from emsworker.extending.values import PreviewDecoder, counted, in_utc, parse_time
 from emsworker.flows.errors import FlowEnded, TooManySignals, UnknownFlow
-from emsworker.flows.graph import draw, seconds_of
-from emsworker.flows.operating import (
+from emsworker.flows.operating.admin import (
     STATES,
     FlowEntry,
     FlowFilter,
@@ -28,6 +27,7 @@ from emsworker.flows.operating import (
     count_given,
     read_states,
 )
+from emsworker.flows.operating.graph import draw, seconds_of
 from emsworker.flows.rows import ENDED
 from emsworker.web.actions import Change
 from emsworker.web.events import Events, EventStream

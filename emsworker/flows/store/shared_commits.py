@@ -11,9 +11,9 @@ from emsworker.extending.database import Database, Packet, Session, Sql, Stateme
 from emsworker.extending.errors import Duplicate
 from emsworker.extending.stream import raise_counter
 from emsworker.extending.values import utc
-from emsworker.flows.group_commit import GroupCommit
 from emsworker.flows.rows import DONE, CallEnd, FlowRow, Loaded, RunChange, SignalRow, StepRow
-from emsworker.flows.table_rows import flow_of, step_of, stored_error
+from emsworker.flows.store.group_commit import GroupCommit
+from emsworker.flows.store.table_rows import flow_of, step_of, stored_error
 
 _SQL = Statements(__name__)
 LOADED_SIGNALS = 10_000
@@ -98,8 +98,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A look at a flow.
+class FlowRead:
+    """A read of a flow.
 
     Attributes:
         place: its id.
@@ -116,7 +116,7 @@ class SharedCommits:
         starts: starts flows.
         begins: begins runs.
         checkpoints: records them; false if the run is not the flow's present one.
-        looks: reads flows by their ids, with one statement.
+        reads: reads flows by their ids, with one statement.
     """
 
     def __init__(self, database: Database) -> None:
@@ -124,14 +124,14 @@ class SharedCommits:
         self.starts = GroupCommit[DirectStart, None](self._start)
         self.begins = GroupCommit[Beginning, BegunRun](self._begin)
         self.checkpoints = GroupCommit[Checkpoint, bool](self._record)
-        self.looks = GroupCommit[Look, FlowRow | None](self._look)
+        self.reads = GroupCommit[FlowRead, FlowRow | None](self._read)
 
     def _start(self, starts: Sequence[DirectStart]) -> list[None]:
         self._database.call(lambda session: session.retry_on_conflict(partial(_start, starts, session)))
         return [None] * len(starts)
 
-    def _look(self, looks: Sequence[Look]) -> list[FlowRow | None]:
-        keys = [one.place for one in looks]
+    def _read(self, reads: Sequence[FlowRead]) -> list[FlowRow | None]:
+        keys = [one.place for one in reads]
         rows = self._database.call(lambda session: session.rows(_SQL.find_flows, {"keys": keys}))
         found = {flow.key.rstrip(" "): flow for flow in map(flow_of, rows)}  # as the server compares them
         return [found.get(key.rstrip(" ")) for key in keys]

@@ -7,10 +7,10 @@ from weakref import WeakKeyDictionary
 
 from emsworker.extending.database import Packet, Session, identifier, stream_id
 from emsworker.extending.values import ResultRow
-from emsworker.flows.far_ends import send_ends
 from emsworker.flows.places import CallPlace, end_of, read_place
 from emsworker.flows.rows import CallEnd
-from emsworker.flows.store import end_statements
+from emsworker.flows.store.far_ends import send_ends
+from emsworker.flows.store.flow_store import end_statements
 
 _streams: WeakKeyDictionary[Session, str] = WeakKeyDictionary()
 

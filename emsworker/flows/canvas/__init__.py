@@ -1,0 +1,1 @@
+"""Canvas: chains, groups and chords of signatures, and the flow that runs them."""

@@ -1,0 +1,1 @@
+"""Operating flows: commands, pages, metrics, services of the beat, and what they do."""

@@ -1,0 +1,116 @@
+"""Fair groups: messages that wait are taken in turn by key, so that one key's flood does not hold up the others.
+
+A claim first moves what is new in the stream into lanes, one for each key: rows of ``ems_retry`` that were never tried.
+One transaction of the server moves up to 2,000 messages and the group's cursor, so every offset is in one place all the
+time, and whatever knows of retries (recovery, retention, cancel, traces) knows of lanes too. Then the claim takes from
+the lanes as any claim takes due retries.
+
+The order is start-time fair queueing: a message that enters gets a virtual time, that of the last message of its key
+plus one, or that of the group if the key has none waiting; messages are taken by virtual time. So of n keys that have
+messages waiting, each gets every nth place, and a key that comes new is next. A claim costs the same with ten keys and
+with ten thousand, with a backlog of a hundred and of a million: nothing is counted, and no key is looked at in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emsworker.core.flush import Flush
+from emsworker.core.ids import new_claim_id
+from emsworker.core.model import Claim
+from emsworker.core.work import Claimant, NothingClaimed
+from emsworker.store.engine.session import Packet, Session
+from emsworker.store.engine.sql import Sql, Statements
+from emsworker.store.groups.claims import TAKE_RETRIES, args_of, open_packet, retries_claimed, send_taking
+from emsworker.store.stream.columns import MESSAGE
+
+_SQL = Statements(__name__)
+_TAKE = Statements("emsworker.store.groups.claims", **MESSAGE)
+_RANGE = 2000  # messages that one transaction moves: some 30 ms, for which the cursor is locked
+_MOST_RANGES = 50  # of one claim: who sends faster than this moves must not keep a client for ever
+_NO_LIMIT = 1 << 62
+
+_MOVE = (
+    _TAKE.find_range,
+    _SQL.find_head,
+    _SQL.add_places,
+    _SQL.add_done_claim,
+    _TAKE.move_cursor,
+    _SQL.begin_lanes,
+)
+_TAKE_LANES = (_SQL.find_head, _SQL.enter_lanes, *TAKE_RETRIES[1:])
+
+
+def take_new(
+    session: Session,
+    claimant: Claimant,
+    partition: int,
+    before: Sequence[Flush] = (),
+    *,
+    wait: bool = False,
+    announced: bool = False,
+) -> Claim | NothingClaimed:
+    """Move the new messages of a partition into lanes, and claim the next ones of all lanes.
+
+    Args:
+        wait: if nothing waits in the lanes, and another client holds the cursor, wait for it, instead of returning
+            ``NothingClaimed.BUSY``.
+        announced: first wait until what is just being published there is committed.
+
+    Raises:
+        FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
+    """
+    lock = _TAKE.lock_cursor_or_skip
+    for _ in range(_MOST_RANGES):
+        taken, moved = _move_and_take(session, claimant, partition, before, lock, announced)
+        if moved is None and (taken or not wait):
+            return taken or NothingClaimed.BUSY
+        if moved is None:
+            lock = _TAKE.lock_cursor
+        elif moved < _RANGE:
+            return taken
+        before, announced = (), False
+    return take_waiting(session, claimant)
+
+
+def take_waiting(session: Session, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
+    """Claim the next messages of all lanes.
+
+    Raises:
+        FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
+    """
+
+    def attempt() -> Claim | NothingClaimed:
+        packet = session.packet()
+        open_packet(packet, before)
+        packet.add(_TAKE.begin_taking, args_of(claimant))
+        return _take(packet, claimant)[0]
+
+    return session.retry_on_conflict(attempt)
+
+
+def _move_and_take(
+    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush], lock: Sql, announced: bool
+) -> tuple[Claim | NothingClaimed, int | None]:
+    """Claim unless a full range was moved; return the number of moved offsets, too, ``None`` if the cursor was busy."""
+    args = args_of(claimant) | claimant.group.filter.args
+    args |= {"partition": partition, "path": f'$."{claimant.fair}"', "range_id": new_claim_id(), "range": _RANGE}
+
+    def attempt() -> tuple[Claim | NothingClaimed, int | None]:
+        packet = session.packet()
+        packet.add_all((_TAKE.await_commit,) if announced else (), args)
+        open_packet(packet, before)
+        packet.add_all((_TAKE.begin_taking, lock, *_MOVE), args | {"batch": _RANGE, "batch_bytes": _NO_LIMIT})
+        return _take(packet, claimant)
+
+    return session.retry_on_conflict(attempt)
+
+
+def _take(packet: Packet, claimant: Claimant) -> tuple[Claim | NothingClaimed, int | None]:
+    args = args_of(claimant)
+    packet.add_all(_TAKE_LANES, args)
+    packet.commit()
+    packet.add_all((_SQL.get_moved, _TAKE.get_retry_claim, _TAKE.read_retry_bodies), args)
+    results, ends = send_taking(packet, claimant)
+    moved = results[-3].rows[0][0]
+    return retries_claimed(claimant, results, ends), None if moved is None else int(moved)

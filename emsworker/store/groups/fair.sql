@@ -1,0 +1,63 @@
+-- name: find_head
+-- The virtual time of the group: that of the first waiting message in its lanes, or the clock if there is none. The due
+-- time of a message in a lane is its virtual time, a thousand years ago, so that the index of due retries has the lanes
+-- in their order before anything that waits for the clock.
+SET @ems_head = COALESCE((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL)
+  FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id IS NULL LIMIT 1),
+  TIMESTAMPDIFF(MICROSECOND, '1000-01-01', NOW(6) - INTERVAL 1000 YEAR))
+
+-- name: add_places
+-- The first message of a key comes after the last of that key, or at the group's virtual time; the following ones a
+-- microsecond later each. The last of a key is an index dive for each partition of the group, and is looked up once for
+-- a key; by a sum, because for a maximum over a window MariaDB reads all of its rows for each row. Damaged headers name no key, as in read_wanted_bodies; IGNORE, or bytes that are no UTF-8 would fail the
+-- statement. What the filter excludes is done.
+INSERT IGNORE INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`)
+SELECT %(group_id)s, %(partition)s, f.`offset`, 0,
+  '1000-01-01' + INTERVAL (GREATEST(@ems_head, COALESCE(SUM(f.last) OVER (PARTITION BY f.lane ORDER BY f.place ROWS UNBOUNDED PRECEDING) + 1, 0)) + f.place - 1) MICROSECOND, f.lane
+FROM (
+  SELECT n.`offset`, n.lane, n.place, IF(n.place > 1, NULL, (
+    SELECT MAX((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL) FROM ems_retry r FORCE INDEX (lane)
+      WHERE r.group_id = c.group_id AND r.`partition` = c.`partition` AND r.`key` = n.lane
+      ORDER BY r.group_id DESC, r.`partition` DESC, r.`key` DESC, r.`offset` DESC LIMIT 1))
+    FROM ems_cursor c WHERE c.group_id = %(group_id)s)) AS last
+  FROM (
+    SELECT h.`offset`, h.lane, ROW_NUMBER() OVER (PARTITION BY h.lane ORDER BY h.`offset`) AS place
+    FROM (
+      SELECT m.`offset`, COALESCE(CASE WHEN LENGTH(SUBSTRING_INDEX(m.headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(m.headers, '{', 50)) = 2 * LENGTH(m.headers)
+        AND JSON_VALID(CONVERT(m.headers USING utf8mb4)) = 1
+        THEN LEFT(CAST(JSON_UNQUOTE(JSON_EXTRACT(CONVERT(m.headers USING utf8mb4), %(path)s)) AS BINARY), 255) END, '') AS lane
+      FROM ems_message m
+      WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s AND m.`offset` BETWEEN @ems_lo AND @ems_hi AND m.kind = 'message'
+        AND (%(any_tag)s = 1 OR m.tag IN %(tags)s)
+        AND (%(any_headers)s = 1 OR CASE WHEN LENGTH(SUBSTRING_INDEX(m.headers, '[', 50)) + LENGTH(SUBSTRING_INDEX(m.headers, '{', 50)) = 2 * LENGTH(m.headers)
+          AND JSON_VALID(CONVERT(m.headers USING utf8mb4)) = 1 THEN JSON_CONTAINS(CONVERT(m.headers USING utf8mb4), %(wanted_headers)s) ELSE 0 END = 1)
+    ) h
+  ) n
+) f
+
+-- name: add_done_claim
+-- The log of who claimed the range, in the transaction that moves the cursor: each offset of it is in a lane, or done.
+INSERT INTO ems_claim (group_id, `partition`, lo, claim_id, hi, acked_to, state, source, isolation, client_id, claimed_at, progress_at, deadline_at)
+SELECT %(group_id)s, %(partition)s, @ems_lo, %(range_id)s, @ems_hi, @ems_hi, 'done', 'stream', 0, %(client_id)s, NOW(6), NOW(6), NOW(6)
+FROM DUAL WHERE @ems_hi IS NOT NULL
+
+-- name: begin_lanes
+-- After a full range more of the stream follows: nothing is taken before the last message has its place. NULL: another
+-- client holds the cursor.
+SET @ems_moved = IF(@ems_p IS NULL AND @ems_may = 1, NULL, COALESCE(@ems_hi + 1 - @ems_lo, 0)),
+  @ems_may = IF(@ems_hi + 1 - @ems_lo >= %(range)s, 0, @ems_may),
+  @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_isolation = 0, @ems_old = NULL
+
+-- name: enter_lanes
+-- Retries whose time has come, and messages that were replayed or requeued, get a place behind the head of the lanes,
+-- in the order in which they are due, those of each key apart.
+UPDATE (
+  SELECT d.`partition`, d.`offset`, ROW_NUMBER() OVER (PARTITION BY d.lane ORDER BY d.due_at, d.`partition`, d.`offset`) AS place
+  FROM (SELECT s.`partition`, s.`offset`, s.due_at, COALESCE(s.`key`, '') AS lane FROM ems_retry s FORCE INDEX (due)
+    WHERE s.group_id = %(group_id)s AND s.claim_id IS NULL AND s.due_at >= '1900-01-01' AND s.due_at <= NOW(6) LIMIT 500) d
+) e STRAIGHT_JOIN ems_retry r FORCE INDEX (PRIMARY) ON r.group_id = %(group_id)s AND r.`partition` = e.`partition` AND r.`offset` = e.`offset`
+SET r.due_at = '1000-01-01' + INTERVAL (@ems_head + e.place - 1) MICROSECOND
+WHERE r.claim_id IS NULL AND r.due_at >= '1900-01-01'
+
+-- name: get_moved
+SELECT @ems_moved
