@@ -161,7 +161,9 @@ class Rest:
     tree: Path
 
     def environment(self, **changes: str) -> dict[str, str]:
-        environ = environment({"PYTHONPATH": str(self.site), "PYTHONDONTWRITEBYTECODE": "1", **changes})
+        environ = environment({"PYTHONPATH": str(self.site), **changes})
+        # Each of many processes would compile what it imports of the copy.
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         return {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
 
     def python(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -183,11 +185,9 @@ def rest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def _copy_library(site: Path, deleted: Deleted) -> Path:
-    left_out = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(LIBRARY, site / "emsworker", ignore=left_out)
-    shutil.copytree(
-        Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", ignore=left_out, dirs_exist_ok=True
-    )
+    # With what Python has compiled, which it takes for files of the same time and size.
+    shutil.copytree(LIBRARY, site / "emsworker")
+    shutil.copytree(Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", dirs_exist_ok=True)
     for package in deleted.packages:
         _delete(site.joinpath(*package.split(".")))
     installed, about = distribution("emsworker"), site / "emsworker-0.dist-info"
