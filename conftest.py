@@ -16,7 +16,8 @@ import hypothesis
 import pytest
 
 from emsworker.local import LocalDatabase, Redis
-from tests.support.servers import IS_WORKER, TestServers, chosen_flavors, fresh_database
+from tests.support.own_process import run_if_marked
+from tests.support.servers import ALL_FLAVORS, FLAVORS, IS_WORKER, TestServers, chosen_flavors, fresh_database
 
 _SERVERS = pytest.StashKey[TestServers]()
 _LEFT_OUT = pytest.StashKey[dict[str, str]]()
@@ -28,6 +29,32 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("beside_others")
     # By default SIGTERM ends Python at once, with the servers left behind.
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With EMS_TEST_FLAVORS=others leave out what no flavor changes: it runs with the first one."""
+    for item in items:
+        _check_marks(item)
+    if FLAVORS == "others":
+        config.hook.pytest_deselected(items=[item for item in items if not _has_flavor(item)])
+        items[:] = [item for item in items if _has_flavor(item)]
+
+
+def _check_marks(item: pytest.Item) -> None:
+    """Refuse a mark that `./dev verify` would not find: it looks for these in the text of the files."""
+    for name in ("alone", "few"):
+        if item.get_closest_marker(name) and f"pytest.mark.{name}" not in item.path.read_text():
+            raise pytest.UsageError(f"{item.nodeid} has the mark {name} from elsewhere: write pytest.mark.{name} there")
+
+
+def _has_flavor(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "server" in getattr(item, "fixturenames", ()) or any(one in ALL_FLAVORS for one in parameters.values())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    return run_if_marked(pyfuncitem)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

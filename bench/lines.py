@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import consume, fairness, latency, publish, raw, worker
+from bench import consume, fairness, latency, publish, raw, read, worker
 from bench.stage import Stage
 
 Measure = Callable[[Stage], dict[str, float]]
@@ -48,6 +48,7 @@ LINES = (
     Line("send-many", "`send_many()`, 500 a call", publish.send_many, raw.executemany, _MANY),
     Line("delay-many", "`delay_many()`, 500 a call", publish.delay_many, raw.executemany, _MANY),
     Line("drain", "no-op tasks, 2 processes x 4 threads", _DRAIN_NOOP, raw.read, "read bodies, 500 a query"),
+    Line("read", "`read_arrow`, four columns", read.arrow, read.driver, "PyMySQL's `SELECT` of them, 10,000 a query"),
     Line(
         "transactional",
         "transactional tasks that insert a row, one commit each, 2 x 4 threads",

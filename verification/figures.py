@@ -25,6 +25,7 @@ _NEIGHBOURS = {
     "emsworker.chaos": "chaos",
     "emsworker.django": "django",
     "emsworker.flows": "flows",
+    "emsworker.http": "http",
     "emsworker.integrations.celery": "celery",
     "emsworker.integrations.django": "django",
     "emsworker.integrations.opentelemetry": "opentelemetry",

@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING
 from emsworker.extending.declaration import lazy_names
 
 if TYPE_CHECKING:
-    from emsworker.arrow.frames import read_arrow, read_pandas, scan_polars
+    from emsworker.arrow.frames import explain_read, read_arrow, read_pandas, scan_polars
     from emsworker.arrow.manifest import ArchiveDamaged, archive_files
     from emsworker.arrow.planning import DataLoss, OutOfRange
 
-__all__ = ["ArchiveDamaged", "DataLoss", "OutOfRange", "archive_files", "read_arrow", "read_pandas", "scan_polars"]
+__all__ = [
+    "ArchiveDamaged",
+    "DataLoss",
+    "OutOfRange",
+    "archive_files",
+    "explain_read",
+    "read_arrow",
+    "read_pandas",
+    "scan_polars",
+]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "emsworker.arrow.frames": "read_arrow read_pandas scan_polars",
+        "emsworker.arrow.frames": "explain_read read_arrow read_pandas scan_polars",
         "emsworker.arrow.manifest": "ArchiveDamaged archive_files",
         "emsworker.arrow.planning": "DataLoss OutOfRange",
     },

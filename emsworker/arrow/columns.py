@@ -68,6 +68,11 @@ def default_columns(dataset: str, *, headers: bool, meta: bool) -> tuple[str, ..
     return tuple(columns)
 
 
+def is_number(dataset: str, name: str) -> bool:
+    """Return whether the server stores a column as a number, or returns it as one, as times in microseconds."""
+    return COLUMNS[dataset][name] in ("int", "bigint", "timestamp")
+
+
 def unknown_column(dataset: str) -> str:
     """Return what to do about a column that a dataset does not have."""
     return f"dataset={dataset} has no such column; it has {', '.join(COLUMNS[dataset])}"

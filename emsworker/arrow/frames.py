@@ -15,6 +15,7 @@ from emsworker.arrow.options import ReadOptions, read_options
 from emsworker.arrow.planning import Slice
 from emsworker.arrow.profile import open_reading
 from emsworker.arrow.pushdown import Comparison, Pushed, find_fault
+from emsworker.arrow.scan import columns_of
 from emsworker.arrow.servers import read_parts
 from emsworker.extending.database import Session
 from emsworker.extending.declaration import require
@@ -68,8 +69,8 @@ def read_arrow(
     """Read the stream as a :class:`pyarrow.RecordBatchReader`.
 
     The offsets are planned in this call, as for ``spark.read.format("ems")``: later messages are not read. The rows are
-    fetched while the reader is used, over one connection, which is closed with the last batch: at most ``fetch_bytes``
-    (8 MiB) or one message at once.
+    fetched while the reader is used, over one connection, which is closed with the last batch: one fetch ahead, each of
+    at most ``fetch_bytes`` (8 MiB) or one message.
 
     Args:
         options: options of ``format("ems")`` by the names that they have in Spark.
@@ -111,6 +112,26 @@ def read_pandas(
     """
     require("pandas", "read_pandas")
     return read_arrow(options, columns=columns, filters=filters, limit=limit, **more).read_pandas()
+
+
+def explain_read(
+    options: Mapping[str, Any] | None = None,
+    /,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[tuple[str, str, Any]] = (),
+    limit: int | None = None,
+    **more: Unpack[ReadArguments],
+) -> str:
+    """Describe what :func:`read_arrow` would do with the same arguments; the offsets are planned, and no row is read.
+
+    The text is for people: what the server applies, which columns it returns, and the offsets of each partition.
+
+    Raises:
+        ConfigError, DataLoss, ExtraMissing, OutOfRange, UnknownTopic, UnknownGroup: as in :func:`read_arrow`.
+    """
+    require("arrow", "explain_read")
+    return _plan(_options(options, more), columns, _comparisons(filters), limit).explain()
 
 
 def scan_polars(options: Mapping[str, Any] | None = None, /, **more: Unpack[ReadArguments]) -> pl.LazyFrame:
@@ -162,6 +183,7 @@ class PlannedRead:
     Attributes:
         between: of messages only those inserted between two times, in microseconds since 1970.
         limit: the number of rows to read at most.
+        pushed: the comparisons that the server applies.
     """
 
     options: ReadOptions
@@ -169,6 +191,21 @@ class PlannedRead:
     slices: Sequence[Slice]
     between: tuple[int, int] | None
     limit: int | None
+    pushed: Sequence[Comparison]
+
+    def explain(self) -> str:
+        """Describe the read for people."""
+        fetched = columns_of(self.options.dataset, self.schema.names)
+        pushed = [f"{one.column} {one.operator} {one.value!r}" for one in self.pushed]
+        pushed += [f"limit {self.limit}"] if self.limit is not None else []
+        lines = [
+            f"dataset: {self.options.dataset}",
+            f"pushed to the server: {', '.join(pushed) or 'nothing'}",
+            f"fetched: {', '.join(fetched) or 'nothing'}; packed by the server by columns, up to "
+            f"{self.options.fetch_bytes:,} bytes at once; a longer row alone",
+            f"constant: {', '.join(name for name in self.schema.names if name not in fetched) or 'nothing'}",
+        ]
+        return "\n".join([*lines, *map(_told, self.slices)])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read the rows over one connection, to one server after another."""
@@ -224,7 +261,13 @@ def _plan(
         return [one for one in planning.plan(session, part, pushed.narrow) if one.offsets]
 
     slices = read_parts(options, plan)
-    return PlannedRead(options, schema, slices, pushed.between, limit)
+    return PlannedRead(options, schema, slices, pushed.between, limit, comparisons)
+
+
+def _told(one: Slice) -> str:
+    group = "" if one.group is None else f", group {one.group.name}"
+    offsets = one.offsets
+    return f"{one.topic}/{offsets.partition}{group}, server {one.server}: offsets {offsets.start} to {offsets.end - 1}"
 
 
 def _default(options: ReadOptions) -> tuple[str, ...]:

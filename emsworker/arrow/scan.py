@@ -7,17 +7,25 @@ slow producer may still fill a hole: no reader goes past it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from emsworker.extending.database import Database, Session, Statements, fill, join
+from emsworker.arrow.columns import COLUMNS, is_number
+from emsworker.extending.database import Session, Sql, Statements, fill, join
 from emsworker.extending.stream import find_hole
 from emsworker.extending.values import OffsetRange
 
 _SQL = Statements(__name__)
-_FIRST_ROWS, _MOST_ROWS = 2_000, 50_000
+_LEAST_PACKED = 64 << 10  # room for the numbers of some thousand rows
+ORDER = {
+    "messages": ("offset",),
+    "claims": ("lo", "claimId"),
+    "attempts": ("offset", "endedAt", "attempt"),
+    "retries": ("offset",),
+    "deadletters": ("offset",),
+}
+"""By which columns the rows of each dataset are ordered."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,34 @@ class Fetched:
     log_start: int | None
 
 
+@dataclass(frozen=True)
+class Packed:
+    """The rows of a range as one value for each column, in the order in which the server has found them.
+
+    A value is cut if it would be longer than the server returns.
+
+    Attributes:
+        count: the number of rows, also if a value is cut.
+        numbers: the columns that are numbers.
+        lines: for each row a line with these numbers, and then with the lengths of its other values, separated by
+            commas; for NULL there is nothing.
+        texts: by its name the values of each other column, one after another without anything between.
+        log_start: the log start offset after the rows were read (``None`` if the partition is gone).
+    """
+
+    offsets: OffsetRange
+    count: int
+    numbers: tuple[str, ...]
+    lines: bytes
+    texts: Mapping[str, bytes]
+    log_start: int | None
+
+    @property
+    def size(self) -> int:
+        """The bytes of its texts."""
+        return sum(map(len, self.texts.values()))
+
+
 def list_bounds(session: Session, topic_id: int) -> list[PartitionBounds]:
     """List the bounds of a topic's partitions."""
     rows = session.rows(_SQL.list_bounds, {"topic_id": topic_id})
@@ -107,46 +143,66 @@ def estimate_bytes(session: Session, query: Query, offsets: OffsetRange, samples
     return size * len(offsets) // (samples * sample)
 
 
-def read(database: Database, query: Query, offsets: OffsetRange, first_rows: int = _FIRST_ROWS) -> Iterator[Fetched]:
-    """Yield the rows of a range in order, in parts of at most ``query.fetch_bytes`` or one offset.
-
-    Each part is a separate statement: no snapshot stays open that would hold back the server's purge, and after a lost
-    connection only that part is read again.
-
-    Args:
-        first_rows: offsets of the first part; the next ones are larger if they are small enough in bytes.
-
-    Raises:
-        StoreUnavailable: the server could not be reached within the time that a call may take.
-    """
-    start, step = offsets.start, min(first_rows, _FIRST_ROWS)
-    while start < offsets.end:
-        part = offsets.part(start, start + step)
-        rows, size = database.call(partial(weigh, query=query, offsets=part))
-        if size > query.fetch_bytes and len(part) > 1:
-            step = max(1, len(part) // 2)
-            continue
-        yield database.call(partial(_fetch, query=query, offsets=part))
-        start = part.end
-        if size * 4 <= query.fetch_bytes and rows * 2 <= _MOST_ROWS:
-            step = min(step * 4, _MOST_ROWS)
-
-
-def _fetch(session: Session, query: Query, offsets: OffsetRange) -> Fetched:
-    packet = session.packet()
-    args = query.args(offsets) | {"cancelled": int(query.cancelled), "tombstones": int(query.tombstones)}
+def fetch_rows(session: Session, query: Query, offsets: OffsetRange) -> Fetched:
+    """Read the rows of a range one by one, in order."""
     columns = join(", ", [_SQL[f"{query.dataset}_{name}"] for name in query.columns]) or _SQL.no_columns
-    statement = [fill(_SQL.select, {"columns": columns}), _SQL[f"from_{query.dataset}"]]
-    if query.between is not None:
-        statement.append(_SQL[f"between_{query.dataset}"])
-        args |= {"from_us": query.between[0], "to_us": query.between[1]}
-    if query.below is not None:
-        statement.append(_SQL[f"settled_{query.dataset}"])
-        args |= {"below": query.below}
-    packet.add(join("\n", [*statement, _SQL[f"order_{query.dataset}"]]), args)
+    source, args = _source(query, offsets)
+    packet = session.packet()
+    order = _SQL[f"order_{query.dataset}"]
+    packet.add(join("\n", [fill(_SQL.select, {"columns": columns}), *source, order]), args)
     packet.add(_SQL.get_log_start, args)
     rows, log_starts = (result.rows for result in packet.send())
-    return Fetched(offsets, rows, int(log_starts[0][0]) if log_starts else None)
+    return Fetched(offsets, rows, _log_start(log_starts))
+
+
+def fetch_packed(session: Session, query: Query, offsets: OffsetRange) -> Packed:
+    """Read the rows of a range as one value for each column; what is longer than ``query.fetch_bytes`` is cut."""
+    numbers, texts = packed_columns(query)
+    source, args = _source(query, offsets)
+    columns = _packs(query.dataset, numbers, texts)
+    packet = session.packet()
+    packet.add(_SQL.allow_packed, {"most_bytes": max(query.fetch_bytes, _LEAST_PACKED)})
+    packet.add(join("\n", [fill(_SQL.select_packed, {"columns": columns}), *source]), args)
+    packet.add(_SQL.get_log_start, args)
+    _, packs, log_starts = (result.rows for result in packet.send())
+    count, lines, *values = packs[0]
+    joined = dict(zip(texts, (value or b"" for value in values), strict=True))
+    return Packed(offsets, int(count), numbers, lines or b"", joined, _log_start(log_starts))
+
+
+def packed_columns(query: Query) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns that are numbers, first those by which the rows are ordered, and the others."""
+    every = dict.fromkeys((*ORDER[query.dataset], *query.columns))
+    numbers = tuple(name for name in every if is_number(query.dataset, name))
+    return numbers, tuple(name for name in every if name not in numbers)
+
+
+def _packs(dataset: str, numbers: Sequence[str], texts: Sequence[str]) -> Sql:
+    values = {name: _SQL[f"{dataset}_{name}"] for name in (*numbers, *texts)}
+    for name in texts:
+        if COLUMNS[dataset][name] == "string":
+            values[name] = fill(_SQL.stored, {"value": values[name]})
+    line = [fill(_SQL.number, {"value": values[name]}) for name in numbers]
+    line += [fill(_SQL.length, {"value": values[name]}) for name in texts]
+    packs = [fill(_SQL.line, {"values": join(", ", line)}), *(values[name] for name in texts)]
+    return join(", ", [fill(_SQL.pack, {"values": one}) for one in packs])
+
+
+def _source(query: Query, offsets: OffsetRange) -> tuple[list[Sql], dict[str, int]]:
+    """Return the table and the conditions of a query, and their parameters."""
+    args = query.args(offsets) | {"cancelled": int(query.cancelled), "tombstones": int(query.tombstones)}
+    parts = [_SQL[f"from_{query.dataset}"]]
+    if query.between is not None:
+        parts.append(_SQL[f"between_{query.dataset}"])
+        args |= {"from_us": query.between[0], "to_us": query.between[1]}
+    if query.below is not None:
+        parts.append(_SQL[f"settled_{query.dataset}"])
+        args |= {"below": query.below}
+    return parts, args
+
+
+def _log_start(rows: Sequence[Sequence[Any]]) -> int | None:
+    return int(rows[0][0]) if rows else None
 
 
 def columns_of(dataset: str, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ SELECT log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition
 
 -- name: get_next_time
 -- The first row from an offset on, and the time of its insertion in microseconds since 1970.
-SELECT `offset`, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at) FROM ems_message
+SELECT `offset`, TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', born_at) FROM ems_message
 WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s ORDER BY `offset` LIMIT 1
 
 -- name: weigh_messages
@@ -43,12 +43,39 @@ WHERE group_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(
 -- name: select
 SELECT %(columns)s
 
+-- name: select_packed
+-- All rows as one: their number, and then each column as one value, which this library need not take apart row by row.
+-- All values of one row are appended in the same step, so that the n-th of each column are of one row.
+SELECT COUNT(*), %(columns)s
+
+-- name: allow_packed
+-- A longer value is cut. The reader notices by the lengths, and asks for fewer rows.
+SET SESSION group_concat_max_len = %(most_bytes)s
+
+-- name: pack
+-- A NULL adds nothing.
+GROUP_CONCAT(%(values)s SEPARATOR '')
+
+-- name: line
+-- Commas and the line's end are binary, so that no line has a character set.
+CONCAT_WS(X'2C', %(values)s), X'0A'
+
+-- name: number
+COALESCE(%(value)s, '')
+
+-- name: length
+COALESCE(LENGTH(%(value)s), '')
+
+-- name: stored
+-- A text as the column holds it: a conversion would replace what is no UTF-8.
+CAST(%(value)s AS BINARY)
+
 -- name: no_columns
 1
 
 -- name: from_messages
 -- Tombstones, and cancelled messages without their bodies, are included only on request.
-FROM ems_message WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
+FROM ems_message FORCE INDEX (PRIMARY) WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
 AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s) OR (kind = 'tombstone' AND %(tombstones)s))
 
 -- name: between_messages
@@ -102,7 +129,7 @@ IF(kind = 'cancelled', '', body)
 `offset`
 
 -- name: messages_timestamp
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at)
+TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', born_at)
 
 -- name: messages_headers
 headers
@@ -151,10 +178,10 @@ client_id
 claim_id
 
 -- name: claims_claimedAt
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at)
+TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', claimed_at)
 
 -- name: claims_progressAt
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', progress_at)
+TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', progress_at)
 
 -- name: attempts_offset
 `offset`
@@ -175,7 +202,7 @@ client_id
 error
 
 -- name: attempts_endedAt
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ended_at)
+TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', ended_at)
 
 -- name: retries_offset
 `offset`
@@ -185,7 +212,7 @@ attempt
 
 -- name: retries_dueAt
 -- A blocked retry has no due time of its own.
-IF(due_at >= '9000-01-01', NULL, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at))
+IF(due_at >= '9000-01-01', NULL, TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', due_at))
 
 -- name: retries_key
 `key`
@@ -203,7 +230,7 @@ body
 `offset`
 
 -- name: deadletters_timestamp
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', born_at)
+TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', born_at)
 
 -- name: deadletters_headers
 headers
@@ -230,7 +257,7 @@ reason
 error
 
 -- name: deadletters_deadAt
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', dead_at)
+TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', dead_at)
 
 -- name: dbtable
 -- For a third-party driver: a BIGINT UNSIGNED would become a decimal. The conditions of `predicate` are on plain

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from emsworker.consume.claim_progress import ClaimProgress, ClaimWrite, Ended
@@ -63,6 +63,18 @@ class PulledRun(Run):
                 raise self.ended
             self.deadline = max(self.deadline, ticks() + seconds)
 
+    def hold(self, seconds: float) -> None:
+        """Let the message stay in hand for this number of seconds from now, which may be less than before.
+
+        Raises:
+            EmsError: the message is no longer in hand; the error is that of an ack.
+        """
+        check_span(seconds)
+        with self._lock:
+            if self.ended is not None:
+                raise self.ended
+            self.deadline = ticks() + seconds
+
     def report_progress(self, fraction: float | None = None, text: str = "") -> None:
         report = ProgressReport.checked(self.message.uid, self.message.attempt, fraction, text)
         with self._lock:
@@ -81,6 +93,9 @@ class PulledClaim(HeldClaim):
         term: of the lease under which it was taken.
         lock: of the consumer.
         hold_s: seconds that a message of it may be in hand.
+
+    Attributes:
+        lost: another owner has the claim, and something that was settled was not written down before.
     """
 
     def __init__(
@@ -93,6 +108,7 @@ class PulledClaim(HeldClaim):
         self.owner: object = None  # the consumer's messages in hand
         self.held: dict[int, PulledRun] = {}
         self.queue = deque(claim.messages)
+        self.lost = False
         self.is_alone = False  # the process is to be that of its suspect message alone
         self._waits_since: float | None = None  # for the others in hand, before that
         self._timeout_s = timeout_s
@@ -501,6 +517,7 @@ class InHand:
             log.warning("the claim of %s has another owner; its messages are delivered again", claim.place)
             self.losses += 1
             if pulled.progress.unsaved:
+                pulled.lost = True
                 self._lost.append((pulled, error))
             pulled.lose(error)
             self._drop_finished()
@@ -513,6 +530,11 @@ class InHand:
         self._changed.notify_all()
         if any(self._is_there(room) for room in self._waiting):
             self._room.notify_all()
+
+    def forget_lost(self, among: Collection[PulledClaim]) -> None:
+        """Raise no error for claims that were lost: the program was told of each message."""
+        with self.lock:
+            self._lost = [one for one in self._lost if one[0] not in among]
 
     def raise_lost(self, among: Sequence[PulledClaim] | None = None) -> None:
         """Raise an error, once, if messages were settled and their claims were lost before that was written down.

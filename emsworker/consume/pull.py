@@ -509,10 +509,29 @@ class PullConsumer:
             StoreUnavailable: the server could not be reached within ``publish_timeout_s``.
         """
         self._check_usable()
+        self._write_down()
+        self._in_hand.raise_lost()
+
+    def confirm(self, *messages: Message) -> list[Message]:
+        """Wait until what was settled is written down; return those of these messages that are delivered again.
+
+        Their claims have other owners. Unlike :meth:`flush` it tells each caller of the caller's own messages alone.
+
+        Raises:
+            NotInHand: one is another consumer's.
+            StoreUnavailable: the server could not be reached within ``publish_timeout_s``.
+        """
+        self._check_usable()
+        claims = {(run := self._run_of(message)): run.pulled for message in messages}
+        self._write_down()
+        lost = [run.message for run, pulled in claims.items() if pulled.lost]
+        self._in_hand.forget_lost({pulled for pulled in claims.values() if pulled.lost})
+        return lost
+
+    def _write_down(self) -> None:
         timeout_s = self._source.settings.publish_timeout_s
         if not self._flusher.flush(timeout_s):
             raise StoreUnavailable(f"what was settled could not be written down for {timeout_s:g} s")
-        self._in_hand.raise_lost()
 
     def _settle(self, messages: Sequence[Message], end: Callable[[Message, PulledRun], Ended]) -> None:
         self._check_usable()

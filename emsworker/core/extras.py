@@ -16,6 +16,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "cli": ("rich",),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
+    "http": ("starlette", "uvicorn"),
     "iceberg": ("pyiceberg",),
     "metrics": ("prometheus_client",),
     "msgpack": ("msgpack",),

@@ -90,6 +90,11 @@ class FlowHandle(Generic[R]):
         """One of ``ready``, ``running``, ``waiting``, ``done``, ``failed`` and ``cancelled``."""
         return self._row().state
 
+    @property
+    def topic(self) -> str:
+        """The topic on which it is run."""
+        return self._row().topic
+
     def get(self, timeout: float | None = None) -> R:
         """Wait for the end of the flow, and return what its function returned.
 
@@ -163,6 +168,11 @@ class FlowHandle(Generic[R]):
         while part := self._store.values_of(row, after, _VALUES):
             yield from (decode_value(value) for _, value, _ in part)
             after = part[-1][0]
+
+    def emitted(self, after: int = 0) -> list[tuple[int, Any]]:
+        """Return numbers and values of what the flow has emitted after a number, at most a hundred."""
+        found = self._store.values_of(self._row(), after, _VALUES)
+        return [(number, decode_value(value)) for number, value, _ in found]
 
     def cancel(self) -> bool:
         """Cancel the flow, and those that it has called; false if it has ended.

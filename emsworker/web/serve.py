@@ -1,4 +1,4 @@
-"""Server of the stand-alone dashboard: uvicorn, on one address."""
+"""Server of the stand-alone dashboard and of `ems http`: uvicorn, on one address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import resource
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import uvicorn
@@ -35,14 +35,25 @@ def below(path: str, app: Starlette) -> Starlette:
     return Starlette(routes=[Mount(path, app)])
 
 
-def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve the dashboard until SIGINT or SIGTERM.
+async def _end_at_once() -> None:
+    """Nothing has to be ended."""
+
+
+def serve(
+    app: Starlette,
+    host: str,
+    port: int,
+    ready: Callable[[str], None],
+    end: Callable[[], Awaitable[None]] = _end_at_once,
+) -> None:
+    """Serve an application until SIGINT or SIGTERM.
 
     Headers of proxies are not believed here, because they would change the address that access rules see.
 
     Args:
         port: 0 for any free one.
         ready: called with the address once connections are accepted.
+        end: ends what the application has begun; requests are still answered meanwhile.
 
     Raises:
         ConfigError: the address cannot be listened on.
@@ -68,7 +79,7 @@ def serve(app: Starlette, host: str, port: int, ready: Callable[[str], None]) ->
     ):  # uvicorn ends on them, and then gives them to the handlers of before
         signal.signal(number, lambda *_: None)
     ready(address)
-    _Server(config).run(sockets=[listener])
+    _Server(config, end).run(sockets=[listener])
 
 
 class _Framed:
@@ -91,12 +102,25 @@ class _Framed:
 
 
 class _Server(uvicorn.Server):
-    """Server that logs one line whenever it pauses accepting."""
+    """Server that logs one line whenever it pauses accepting.
+
+    Args:
+        end: awaited before the server closes.
+    """
+
+    def __init__(self, config: uvicorn.Config, end: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._end = end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept."""
         asyncio.get_running_loop().set_exception_handler(_log_error)
         await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what the application has begun, and close."""
+        await self._end()
+        await super().shutdown(sockets)
 
 
 def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

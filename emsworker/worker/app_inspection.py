@@ -3,20 +3,27 @@
 The supervisor must not import task code, yet ``Ems(url=..., processes=...)`` in that code counts. The process answers
 in a file without a name, because importing an app may print anything; nobody empties a pipe while an app of a thousand
 subscriptions fills it, and what the app has forked may hold a pipe open for ever.
+
+The process is forked, since the supervisor has imported all but the app by then: to start Python and to import that
+again takes 200 ms of processor time. It is a new Python where a fork would differ from one: another thread of this
+process may hold any lock, and ``--solo`` has imported the app as it was before a change.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
@@ -40,6 +47,8 @@ if TYPE_CHECKING:
     from emsworker.worker.child_spec import ChildSpec
 
 _TIMEOUT_S = 120
+_LOOK_S = 0.005
+_MOST_FILES = 1 << 16
 # These may pass without a change to the worker: the service manager starts it again.
 _MAY_PASS = (StoreUnavailable, SchemaMissing, ServerUnsupported, TlsError)
 
@@ -134,21 +143,19 @@ def describe_app(
     """
     chosen = json.dumps({"url": url, "topics": list(topics), "groups": list(groups), "with_beat": with_beat})
     with open_scratch(chosen) as asked, open_scratch() as answer, open_scratch() as noise:
-        process = _start(path, asked, answer, noise, environ)
+        pid = _start(path, asked, answer, noise, environ)
         try:
-            process.wait(_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise AppNotFound(f"-A {path}: {_took_long(_lines(answer))}") from None
+            code = _wait(pid)
         finally:
-            forget_helper(process.pid)
+            forget_helper(pid)
         lines, said = _lines(answer), _lines(noise)
+    if code is None:
+        raise AppNotFound(f"-A {path}: {_took_long(lines)}")
     facts = json.loads(lines[-1]) if lines else {}
     if not facts.keys() & {"error", "name"}:
         doing = "checking it against its stream" if facts else "importing it"
         last = said[-1] if said else "it said nothing"
-        raise AppNotFound(f"-A {path}: {doing} ended the process (exit code {process.returncode}): {last}")
+        raise AppNotFound(f"-A {path}: {doing} ended the process (exit code {code}): {last}")
     return _read(facts)
 
 
@@ -169,21 +176,90 @@ def _took_long(lines: Sequence[str]) -> str:
     )
 
 
-def _start(
-    path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], environ: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
+def _start(path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], environ: Mapping[str, str]) -> int:
     with blocked():  # or a stop between its start and note_helper would leave it behind
-        descriptors = asked.fileno(), answer.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "emsworker.worker.app_inspection", path, *map(str, descriptors)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=noise,
-            pass_fds=descriptors,
-            env=environ,
-        )
-        note_helper(process.pid)
-    return process
+        start = _fork if _can_fork(path) else _spawn
+        pid = start(path, asked, answer, noise, environ)
+        note_helper(pid)
+    return pid
+
+
+def _can_fork(path: str) -> bool:
+    """Tell whether a fork would see what a new process sees: nothing of a thread, and nothing of the app so far."""
+    return threading.active_count() == 1 and path.partition(":")[0].partition(".")[0] not in sys.modules
+
+
+def _spawn(path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], environ: Mapping[str, str]) -> int:
+    for passed in (asked, answer):
+        os.set_inheritable(passed.fileno(), True)
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", __spec__.name, path, str(asked.fileno()), str(answer.fileno())],
+        environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_DUP2, noise.fileno(), 2),
+        ],
+    )
+
+
+def _fork(path: str, asked: IO[bytes], answer: IO[bytes], noise: IO[bytes], environ: Mapping[str, str]) -> int:
+    from emsworker import loader  # noqa: F401 - here, not in the fork: the supervisor needs the same
+    from emsworker.worker import placement, preflight  # noqa: F401
+
+    sys.stderr.flush()  # what is left there would be the fork's words
+    if pid := os.fork():
+        return pid
+    code: object = 1
+    try:
+        _be_like_new(dict(environ), noise.fileno())
+        _answer(path, asked.fileno(), answer.fileno())
+    except SystemExit as end:
+        code = end.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def _be_like_new(environ: Mapping[str, str], noise: int) -> None:
+    """Give a forked process the environment, the standard streams and the empty caches of a new one."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor, number in ((nothing, 0), (nothing, 1), (noise, 2)):
+        os.dup2(descriptor, number)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, errors="backslashreplace", closefd=False) for number, mode in enumerate("rww")
+    )
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.dont_write_bytecode = bool(environ.get("PYTHONDONTWRITEBYTECODE"))
+    importlib.invalidate_caches()  # a folder may have changed since it was listed
+
+
+def _close_all_but(*descriptors: int) -> None:
+    """Close what was handed on to the worker: the app may fork what lives on, and would hold it open."""
+    first = 3
+    for descriptor in (*sorted(descriptors), _MOST_FILES):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+
+
+def _wait(pid: int) -> int | None:
+    """Wait for the end of a process and return its exit code; ``None`` if it took too long and was killed."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(_LOOK_S)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
 
 
 def _read(answer: dict[str, Any]) -> AppInspection:
@@ -309,12 +385,20 @@ def _check(
     return found_out
 
 
-if __name__ == "__main__":
+def _answer(path: str, asked: int, answer: int) -> NoReturn:
+    """Be the process that reads the facts, and end it."""
+    _close_all_but(asked, answer)
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as the workers' children do it
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches the command, which ends us
     pass_over_hangups()
     unblock()
-    with os.fdopen(int(sys.argv[3]), "w", encoding="utf-8") as out:
-        chosen = json.loads(read_scratch(int(sys.argv[2])))
-        print(json.dumps(_describe(sys.argv[1], **chosen, out=out)), file=out, flush=True)
+    with os.fdopen(answer, "w", encoding="utf-8") as out:
+        chosen = json.loads(read_scratch(asked))
+        print(json.dumps(_describe(path, **chosen, out=out)), file=out, flush=True)
     os._exit(0)  # an app may have started threads
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

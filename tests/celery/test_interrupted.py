@@ -17,6 +17,8 @@ from tests.celery.kombu_program import Program
 from tests.support.interruptions import Cut, Timeout
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.own_process
+
 FILES = tuple(str(one.__file__) for one in (channel, forks, inbox, messages, threading, transport, wake))
 SORTING = tuple(str(one.__file__) for one in (channel, feeder, messages))
 MOST_CALLS = 1000

@@ -12,6 +12,7 @@ from emsworker.local import LocalDatabase
 from tests.celery.brokers import Broker, ems
 from tests.celery.project import Project, publish
 from tests.security.certificates import Authority
+from tests.support.prepared import PreparedDatabase
 from tests.support.replication import replicating
 from tests.support.servers import TestServers
 from tests.support.waiting import until
@@ -48,7 +49,7 @@ def safe(server: LocalDatabase, servers: TestServers, tmp_path: Path) -> Iterato
     authority = Authority.make(tmp_path, "ca")
     certificate, key = authority.sign("server", "IP:127.0.0.1")
     files = {"ssl-ca": str(authority.certificate), "ssl-cert": str(certificate), "ssl-key": str(key)}
-    own = LocalDatabase(tmp_path / "safe", server.flavor, options=files | {"require-secure-transport": "ON"})
+    own = PreparedDatabase(tmp_path / "safe", server.flavor, options=files | {"require-secure-transport": "ON"})
     try:
         own.start(120)
         yield own, authority.certificate

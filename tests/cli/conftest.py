@@ -14,7 +14,6 @@ from tests.support import rows as writing
 from tests.support.commands import Ems
 from tests.support.recycling import recycled_database
 from tests.support.servers import TestServers, few_flavors
-from tests.support.tables import migrate
 
 
 @pytest.fixture
@@ -38,9 +37,8 @@ def clean(server: LocalDatabase) -> Iterator[str]:
 
 @pytest.fixture
 def stream(clean: str) -> Iterator[Database]:
-    """A migrated database."""
+    """The same as an object."""
     stream = Database(clean)
-    stream.call(migrate)
     yield stream
     stream.thread_session().close()
 

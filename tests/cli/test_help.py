@@ -40,7 +40,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     monitoring.serve monitoring.export health readers readers.list readers.forget readers.release refused refused.list
     refused.retry refused.delete local local.start local.stop
     local.status local.url local.env local.sql pipeline chaos chaos.break chaos.check
-    web web.password audit flows flows.list flows.show flows.cancel flows.retry flows.signal flows.delete
+    http http.token http.client web web.password audit flows flows.list flows.show flows.cancel flows.retry flows.signal flows.delete
     tasks tasks.list tasks.pause tasks.resume"""
     jobs = {f"pipeline.{name}" for name in JOBS}
     assert {".".join(path) for path in ALL if path} == set(wanted.split()) | jobs
@@ -87,6 +87,9 @@ def test_everything_that_prints_knows_json() -> None:
         ("chaos",),
         ("flows",),
         ("local",),
+        ("http",),
+        ("http", "client"),
+        ("http", "token"),
         ("web",),
         ("web", "password"),
     }

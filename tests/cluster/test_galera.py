@@ -18,6 +18,7 @@ from emsworker.store.groups import ordered
 from tests.cluster.conftest import On
 from tests.support.clusters import Galera
 from tests.support.machine import machine_s
+from tests.support.recycling import prepare_stream
 from tests.support.servers import connect
 from tests.support.streams import in_threads, open_stream
 from tests.support.waiting import until
@@ -104,6 +105,7 @@ def test_a_read_sees_what_another_node_has_confirmed(on_galera: On) -> None:
 
 def test_a_partition_in_order_has_one_owner_on_all_nodes(on_galera: On, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = on_galera.cluster
+    prepare_stream(cluster.url_of(0))
     with open_stream(cluster.url_of(0)) as stream, Database(cluster.url_of(1)).session() as there:
         topic = stream.topic("owned")
         group = stream.group(topic, order=Order.PARTITION)

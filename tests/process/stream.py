@@ -13,13 +13,11 @@ from typing import Any
 
 from emsworker import Ems
 from emsworker.local import LocalDatabase as Server
-from emsworker.store.engine.database import Database
 from tests.process.record import Record
 from tests.support.looker import Looker
 from tests.support.recycling import prepare_stream, recycled_database
 from tests.support.roles import users
 from tests.support.servers import connect
-from tests.support.tables import migrate
 from tests.support.waiting import until
 from tests.support.worker import Program
 
@@ -48,8 +46,6 @@ class Stream:
         self.record = Record(folder)
         self._folder = folder
         self._programs: list[Program] = []
-        with Database(url).session() as session:
-            migrate(session)
         self._end = contextlib.ExitStack()
         self.urls = self._as_roles() if as_roles else dict.fromkeys(("worker", "alone", "beat", "sender", "admin"), url)
         self.app = self._own_app = Ems("sender", url=self.urls["admin"])

@@ -503,6 +503,20 @@ def test_a_claim_that_was_lost_does_not_take_the_acks_of_others_with_it(stream: 
         assert consumer.losses == 1
 
 
+def test_confirm_tells_each_caller_which_of_its_messages_come_again(stream: Stream, make: Make) -> None:
+    one_partition(stream)
+    send(stream, 8)
+    with make(ack_interval_s=60).consumer("orders", "billing", prefetch=8) as consumer:
+        messages = in_three_claims(stream, consumer)
+        consumer.ack(*messages)
+        stream.run("UPDATE ems_claim SET claim_id = claim_id + 1 WHERE lo = 3")  # as for another owner
+        lost = {message.offset for message in messages if message.offset in (3, 4)}
+        assert {message.offset for message in consumer.confirm(*messages)} == lost
+        assert {message.offset for message in consumer.confirm(*messages[::-1])} == lost, "and so to another caller"
+        assert stream.rows("SELECT lo FROM ems_claim WHERE state = 'done' ORDER BY lo") == [(1,), (5,)]
+        consumer.flush()  # nothing is left to be told
+
+
 def test_claims_pause_while_half_is_in_hand(stream: Stream, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each claim then takes several messages, though they are acked one at a time."""
     monkeypatch.setattr("emsworker.consume.claiming._REST", 1e6)

@@ -22,6 +22,7 @@ from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from tests.process.apps.placed import TOPICS, hand_over
 from tests.support.looker import Looker
+from tests.support.prepared import PreparedDatabase
 from tests.support.servers import chosen_flavors, connect
 from tests.support.several import migrated
 from tests.support.waiting import until
@@ -73,7 +74,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalD
     flavor = chosen_flavors()[0]
     folder = tmp_path_factory.mktemp("servers")
     with ExitStack() as stack:
-        running = {name: LocalDatabase(folder / name, flavor) for name in NAMES}
+        running = {name: PreparedDatabase(folder / name, flavor) for name in NAMES}
         for server in running.values():
             stack.callback(server.kill)
             server.start(120)

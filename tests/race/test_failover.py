@@ -17,6 +17,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.sql import Sql
 from emsworker.store.topics import create_topic
 from tests.support.machine import machine_s
+from tests.support.prepared import PreparedDatabase
 from tests.support.proxy import proxied
 from tests.support.servers import connect
 from tests.support.tables import migrate
@@ -64,7 +65,7 @@ def pair_of(flavor: str, folder: Path) -> Iterator[Pair]:
     with ExitStack() as stack:
         servers = []
         for name in ("one", "two"):
-            server = Server(folder / name, flavor)  # type: ignore[arg-type]
+            server = PreparedDatabase(folder / name, flavor)  # type: ignore[arg-type]
             stack.callback(server.kill)
             server.start(120)
             servers.append(server)

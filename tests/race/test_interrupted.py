@@ -20,6 +20,8 @@ from emsworker.store.engine.connection import Loan
 from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 
+pytestmark = pytest.mark.own_process
+
 FILES = tuple(str(Path(next(iter(one.__path__)))) for one in (engine, pymysql))
 MOST_PLACES = 10_000
 STEP = 1 if os.environ.get("EMS_TEST_LONG") else 5

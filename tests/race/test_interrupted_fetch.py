@@ -14,6 +14,8 @@ from emsworker.store.engine import session
 from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 
+pytestmark = pytest.mark.own_process
+
 FILES = (
     *(str(one.__file__) for one in (claim_progress, claimer, claiming, flusher, in_hand, pull, session)),
     str(Path(next(iter(groups.__path__))) / "claims.py"),

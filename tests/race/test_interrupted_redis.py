@@ -14,6 +14,8 @@ from emsworker.publish import redis_connection
 from emsworker.publish.redis_connection import RedisConnection
 from tests.support.interruptions import Cut, Timeout
 
+pytestmark = pytest.mark.own_process
+
 FILES = (str(Path(redis.__file__).parent), str(redis_connection.__file__))
 LATE_MS = 20  # an answer that has come is found in the pool, one that is on its way is not
 

@@ -16,6 +16,8 @@ from tests.support.interruptions import Cut, Timeout
 from tests.support.streams import Stream
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.own_process
+
 MOST_CALLS = 1000
 
 

@@ -678,8 +678,9 @@ def test_a_reader_reads_as_spark_does(place: Place) -> None:
     assert topic is not None
     bounds = scan.list_bounds(session, topic.id)[0]
     offsets = OffsetRange(topic.id, bounds.partition, bounds.log_start, bounds.end)
-    parts = [*scan.read(database, scan.Query("messages", ("offset", "value")), offsets)]
-    assert [row for part in parts for row in part.rows] == [(n + 1, str(n).encode()) for n in range(5)]
+    query = scan.Query("messages", ("offset", "value"))
+    assert scan.fetch_rows(session, query, offsets).rows == tuple((n + 1, str(n).encode()) for n in range(5))
+    assert scan.fetch_packed(session, query, offsets).texts == {"value": b"01234"}
     session.close()
 
 

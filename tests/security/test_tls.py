@@ -20,6 +20,7 @@ from emsworker.store.engine.database import Database
 from tests.process.stream import open_stream
 from tests.security.certificates import Authority
 from tests.support.commands import Ems
+from tests.support.prepared import PreparedDatabase
 from tests.support.proxy import proxied
 from tests.support.roles import users
 from tests.support.servers import TestServers, connect
@@ -71,7 +72,7 @@ def tls_server(server: Server, servers: TestServers, files: _Files) -> Iterator[
             yield same
         return
     options = {"ssl-ca": str(files.ca.certificate), "ssl-cert": str(files.cert), "ssl-key": str(files.key)}
-    own = Server(servers.folder / "tls", server.flavor, options=options)
+    own = PreparedDatabase(servers.folder / "tls", server.flavor, options=options)
     try:
         own.start(120)
         yield own

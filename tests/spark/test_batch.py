@@ -12,7 +12,6 @@ from emsworker.arrow import scan
 from emsworker.core.codec import encode_headers
 from emsworker.core.errors import EmsError
 from emsworker.core.offsets import OffsetRange
-from emsworker.store.engine.database import Database
 from emsworker.store.groups import progress
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of
@@ -205,19 +204,6 @@ def test_pieces_are_cut_by_offsets_and_by_bytes(stream: Stream, direct: Direct) 
     )
 
 
-def test_a_fetch_is_bounded_by_bytes(stream: Stream) -> None:
-    app = stream.app()
-    topic = stream.topic("t")
-    app.send_many("t", [b"x" * (200_000 if n % 100 == 50 else 100) for n in range(3000)])
-    query = scan.Query("messages", ("offset", "value"), fetch_bytes=500_000)
-    parts = list(scan.read(Database(stream.url), query, OffsetRange(topic.id, 0, 1, 3001)))
-    assert [offset for part in parts for offset, _ in part.rows] == list(range(1, 3001))
-    assert max(sum(len(value) for _, value in part.rows) for part in parts) <= 500_000
-    offsets = OffsetRange(topic.id, 0, 45, 55)
-    alone = list(scan.read(Database(stream.url), scan.Query("messages", ("value",), fetch_bytes=1), offsets))
-    assert [len(part.rows) for part in alone] == [1] * 10
-
-
 def test_trimmed_offsets_are_told_or_left_out(stream: Stream, direct: Direct) -> None:
     fill(stream, count=10, partitions=1)
     rows.trim(stream.rows, 5)
@@ -321,9 +307,7 @@ def test_only_what_filters_leave_is_searched_for_holes(
     from pyspark.sql import datasource
     from pyspark.sql.types import StructType
 
-    from emsworker.arrow import scan
     from emsworker.arrow.options import read_options
-    from emsworker.core.offsets import OffsetRange
     from emsworker.spark.batch import FilteringReader
 
     searched: list[int] = []

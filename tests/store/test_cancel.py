@@ -74,9 +74,11 @@ def test_the_body_stays_stored_and_nothing_reads_it(stream: Stream) -> None:
         assert app.cancel(one)
     assert stream.value("SELECT SUM(body LIKE '%%secret%%') FROM ems_message WHERE kind = 'cancelled'") == 2
     every = scan.Query("messages", ("kind", "value", "size"), cancelled=True, tombstones=True)
-    (fetched,) = scan.read(app.stream.database, every, OffsetRange(topic.id, 0, 1, 4))
+    fetched = scan.fetch_rows(stream.session, every, OffsetRange(topic.id, 0, 1, 4))
     assert fetched.rows == (("cancelled", b"", 0), ("cancelled", b"", 0), ("message", b"3", 1))
     assert [type(row[2]) for row in fetched.rows] == [int] * 3
+    packed = scan.fetch_packed(stream.session, every, OffsetRange(topic.id, 0, 1, 4))
+    assert (packed.count, packed.texts["value"]) == (3, b"3")
     assert scan.weigh(stream.session, every, OffsetRange(topic.id, 0, 1, 4))[1] < 1000
     assert broadcast.read(stream.session, topic, 0, 1, 3, 100, EVERYTHING).hi == 3
     with pytest.raises(UnknownMessage):

@@ -12,6 +12,7 @@ from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.sql import Sql
 from emsworker.store.inspect.locks import list_holders
+from tests.support.prepared import PreparedDatabase
 from tests.support.roles import users
 from tests.support.servers import TestServers, chosen_flavors, connect
 from tests.support.streams import Stream
@@ -29,7 +30,7 @@ def server(servers: TestServers, request: pytest.FixtureRequest) -> Iterator[Loc
     if request.param == "mariadb":
         yield servers.database("mariadb")
         return
-    own = LocalDatabase(servers.folder / "locks", request.param, options={"performance-schema": "ON"})
+    own = PreparedDatabase(servers.folder / "locks", request.param, options={"performance-schema": "ON"})
     try:
         own.start(120)
         yield own

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 
 import pymysql
 
-from emsworker.local import LocalDatabase, ServerMissing
+from emsworker.local import ServerMissing
 from emsworker.local.errors import ServerFailed
 from emsworker.local.files import ServerState
 from emsworker.local.ports import free_port
+from tests.support.prepared import PreparedDatabase
 from tests.support.replication import run
 from tests.support.waiting import until
 
@@ -31,7 +32,7 @@ _PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera
 _DURABLE = {"log-bin": "bin", "innodb-buffer-pool-size": "64M", "max-connections": "300", "performance-schema": "ON"}
 
 
-class Node(LocalDatabase):
+class Node(PreparedDatabase):
     """A node: the accounts have the same passwords on all, and a new one begins with a copy of the first one's files."""
 
     account = ""

@@ -1,9 +1,14 @@
-"""Databases that are emptied and used again: making and dropping the tables takes longer than most tests."""
+"""Databases that are emptied and used again: making and dropping the tables takes longer than most tests.
+
+Nearly every test ends here, so a look at the tables of a database is spared where the server has counted no statement
+that changes tables since the last one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import pymysql
@@ -24,6 +29,26 @@ from tests.support.tables import migrate
 
 Prepare = Callable[[str], None]
 Shape = tuple[tuple[object, ...], ...]
+Changes = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Recycled:
+    """A database that was emptied.
+
+    Args:
+        name: of the database.
+        shape: its tables, as they were made.
+        versions: of its tables, as the database itself tells them.
+        changes: what the server had counted of statements that change tables when it had this shape.
+    """
+
+    name: str
+    shape: Shape
+    versions: Shape
+    changes: Changes
+
+
 _FEW_ROWS = 500
 _VERSION, _EXTENSIONS = "ems_schema_version", "ems_extension_version"
 _SHAPE = (
@@ -40,8 +65,13 @@ _NUMBERED = (
     "AND table_type = 'BASE TABLE'"
 )
 _FRESH_FACTS = "SESSION sql_safe_updates = 0 /*!80000 , SESSION information_schema_stats_expiry = 0 */"
-_unused: WeakKeyDictionary[LocalDatabase, dict[Prepare, list[tuple[str, Shape]]]] = WeakKeyDictionary()
-_own: WeakKeyDictionary[LocalDatabase, Shape] = WeakKeyDictionary()
+# TRUNCATE is not among them. After its start a server counts from 0, so the number of its process is as well.
+_CHANGES = (
+    "SHOW GLOBAL STATUS WHERE Variable_name REGEXP "
+    "'^Com_(alter|create|drop|rename)_(table|index|view|trigger|procedure|function|tables)$'"
+)
+_unused: WeakKeyDictionary[LocalDatabase, dict[Prepare, list[Recycled]]] = WeakKeyDictionary()
+_own: WeakKeyDictionary[LocalDatabase, Recycled] = WeakKeyDictionary()
 
 
 def prepare_stream(url: str) -> None:
@@ -60,47 +90,54 @@ def recycled_database(server: LocalDatabase, prepare: Prepare = prepare_stream) 
     """
     make_hostile(server)
     unused = _unused.setdefault(server, {}).setdefault(prepare, [])
-    name, shape = unused.pop() if unused else _make(server, prepare)
+    recycled = unused.pop() if unused else _make(server, prepare)
     try:
-        yield url_of(server, name)
+        yield url_of(server, recycled.name)
     finally:
         server.start(START_TIMEOUT_S)  # the test may have killed it on purpose
-        if _emptied(server, name, shape):
-            unused.append((name, shape))
+        if again := _emptied(server, recycled):
+            unused.append(again)
         else:
-            drop_database(server, name)
+            drop_database(server, recycled.name)
 
 
 def renew_own(server: LocalDatabase) -> None:
     """Make a new stream of a server's own database, for what finds it by itself."""
-    shape = _own.get(server)
-    if shape is None or not _emptied(server, "ems", shape):
+    own = _own.pop(server, None)
+    again = own and _emptied(server, own)
+    if again is None:
         drop_database(server, "ems")
         create_database(server, "ems")
         prepare_stream(server.url)
-        _own[server] = _shape_of(server, "ems")
+        again = _as_it_is(server, "ems")
     else:
         prepare_stream(server.url)
+    _own[server] = again
 
 
-def _make(server: LocalDatabase, prepare: Prepare) -> tuple[str, Shape]:
+def _make(server: LocalDatabase, prepare: Prepare) -> Recycled:
     name = create_database(server)
     prepare(url_of(server, name))
-    return name, _shape_of(server, name)
+    return _as_it_is(server, name)
 
 
-def _shape_of(server: LocalDatabase, name: str) -> Shape:
+def _as_it_is(server: LocalDatabase, name: str) -> Recycled:
     with _connect(server, name) as connection:
-        return _shape(connection)
+        return Recycled(name, _shape(connection), _versions(connection), _changes(server, connection))
 
 
-def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:
-    """Delete what a test has left in a database; False if it has changed the tables themselves."""
-    end_connections(server, name)
+def _emptied(server: LocalDatabase, recycled: Recycled) -> Recycled | None:
+    """Delete what a test has left in a database; None if it has changed the tables themselves."""
+    name, shape = recycled.name, recycled.shape
     with _connect(server, name) as connection, connection.cursor() as cursor:
-        if _shape(connection) != shape:
-            return False
-        tables = sorted({str(row[0]) for row in shape if len(row) > 4})
+        end_connections(cursor, name)
+        changes = _changes(server, connection)
+        if changes != recycled.changes:
+            _drop_others(connection, shape)
+            if _shape(connection) != shape:
+                return None
+            changes = _changes(server, connection)
+        tables = _tables(shape)
         counts = " UNION ALL ".join(
             f"SELECT '{table}', COUNT(*) FROM (SELECT 1 FROM `{table}` LIMIT {_FEW_ROWS}) AS some" for table in tables
         )
@@ -117,11 +154,36 @@ def _emptied(server: LocalDatabase, name: str, shape: Shape) -> bool:
         connection.commit()
         for table in large:
             cursor.execute(f"TRUNCATE TABLE `{table}`")
-    return True
+        if _versions(connection) != recycled.versions:  # nobody migrates it before the next test
+            return None
+    return replace(recycled, changes=changes)
+
+
+def _drop_others(connection: pymysql.Connection[pymysql.cursors.Cursor], shape: Shape) -> None:
+    """Drop the tables that a test has made beside those of the stream."""
+    with connection.cursor() as cursor:
+        for table in set(_tables(_shape(connection))) - set(_tables(shape)):
+            cursor.execute(f"DROP TABLE IF EXISTS `{table}`")
+
+
+def _tables(shape: Shape) -> list[str]:
+    return sorted({str(row[0]) for row in shape if len(row) > 4})
 
 
 def _connect(server: LocalDatabase, name: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
     return connect(server.admin_url.rsplit("/", 1)[0] + f"/{name}", settings=_FRESH_FACTS)
+
+
+def _changes(server: LocalDatabase, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> Changes:
+    with connection.cursor() as cursor:
+        cursor.execute(_CHANGES)
+        return (("process", str(server.pid)), *((str(name), str(count)) for name, count in cursor.fetchall()))
+
+
+def _versions(connection: pymysql.Connection[pymysql.cursors.Cursor]) -> Shape:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT 'stream', version FROM {_VERSION} UNION SELECT extension, version FROM {_EXTENSIONS}")
+        return tuple(sorted(cursor.fetchall()))
 
 
 def _shape(connection: pymysql.Connection[pymysql.cursors.Cursor]) -> Shape:

@@ -11,6 +11,7 @@ import pymysql
 
 from emsworker.local import LocalDatabase as Server
 from emsworker.local.engines import Flavor
+from tests.support.prepared import PreparedDatabase
 from tests.support.servers import connect
 from tests.support.waiting import until
 
@@ -116,7 +117,7 @@ def replicating(flavor: Flavor, folder: Path) -> Iterator[Replicated]:
         servers = []
         for number, own in enumerate((words.primary, words.replica | {"read-only": "ON"}), 1):
             options = words.both | {"server-id": str(number)} | own
-            made = Server(folder / str(number), flavor, options=options)
+            made = PreparedDatabase(folder / str(number), flavor, options=options)
             stack.callback(made.kill)
             made.start(120)
             servers.append(made)

@@ -20,6 +20,7 @@ from emsworker.local.engines import Flavor
 from emsworker.local.server import Server
 from tests.support import hostile
 from tests.support.machine import machine_s
+from tests.support.prepared import PreparedDatabase
 
 VARIABLE = "EMS_TEST_SERVERS"
 FLAVORS = os.environ.get("EMS_TEST_FLAVORS") or "first"
@@ -80,7 +81,7 @@ class TestServers:
     def database(self, flavor: Flavor) -> LocalDatabase:
         """Return the database server of a flavor; skips the test, or ends the run, when it does not start."""
         options = hostile.AT_START if hostile.wanted() else None
-        server = self._running.get(flavor) or LocalDatabase(self.folder / flavor, flavor, options=options)
+        server = self._running.get(flavor) or PreparedDatabase(self.folder / flavor, flavor, options=options)
         assert isinstance(server, LocalDatabase)
         self._start(flavor, server)
         return server
@@ -202,8 +203,9 @@ def create_database(server: LocalDatabase, name: str = "") -> str:
 
 def drop_database(server: LocalDatabase, name: str) -> None:
     """Drop a database, whatever still happens in it."""
-    end_connections(server, name)
-    _execute(server.admin_url, f"DROP DATABASE IF EXISTS `{name}`")
+    with connect(server.admin_url) as connection, connection.cursor() as cursor:
+        end_connections(cursor, name)
+        cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
 
 def _execute(url: str, statement: str) -> None:
@@ -222,12 +224,12 @@ def kill_connection(cursor: pymysql.cursors.Cursor, number: int) -> bool:
     return True
 
 
-def end_connections(server: LocalDatabase, database: str) -> None:
-    """End what a test left open: an open transaction would make DROP DATABASE wait for it."""
-    with connect(server.admin_url) as connection, connection.cursor() as cursor:
-        deadline = machine_s() + START_TIMEOUT_S
-        while cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (database,)):
-            for (number,) in cursor.fetchall():
-                kill_connection(cursor, number)
-            assert machine_s() < deadline, f"somebody stays connected to {database}"
-            time.sleep(0.01)
+def end_connections(cursor: pymysql.cursors.Cursor, database: str) -> None:
+    """End what a test left open, but this connection: an open transaction would make DROP DATABASE wait for it."""
+    others = "SELECT id FROM information_schema.processlist WHERE db = %s AND id <> CONNECTION_ID()"
+    deadline = machine_s() + START_TIMEOUT_S
+    while cursor.execute(others, (database,)):
+        for (number,) in cursor.fetchall():
+            kill_connection(cursor, number)
+        assert machine_s() < deadline, f"somebody stays connected to {database}"
+        time.sleep(0.01)

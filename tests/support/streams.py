@@ -26,7 +26,6 @@ from emsworker.store.groups import claims
 from tests.support import rows
 from tests.support.recycling import recycled_database
 from tests.support.servers import connect
-from tests.support.tables import migrate
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -187,16 +186,17 @@ def offsets(claim: Claim) -> list[int]:
 
 @contextlib.contextmanager
 def open_stream(url: str) -> Iterator[Stream]:
-    """A database, migrated."""
-    with Database(url).session() as session:
-        migrate(session)
-        with connect(url, autocommit=True, settings="SESSION time_zone = '+00:00'") as sql:
-            made = Stream(url, session, sql)
-            try:
-                yield made
-            finally:
-                for app in made.apps:
-                    app.close()
+    """A database that has its tables already."""
+    with (
+        Database(url).session() as session,
+        connect(url, autocommit=True, settings="SESSION time_zone = '+00:00'") as sql,
+    ):
+        made = Stream(url, session, sql)
+        try:
+            yield made
+        finally:
+            for app in made.apps:
+                app.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from emsworker.local import LocalDatabase
 from emsworker.web import Visitor, ems_web
 from tests.support.browser import browser, set_scheme, set_width
-from tests.support.recycling import recycled_database
+from tests.support.recycling import prepare_stream, recycled_database
 from tests.support.servers import TestServers, few_flavors, fresh_database
 from tests.support.streams import Stream, open_stream
 from tests.support.waiting import until
@@ -287,7 +287,8 @@ def test_pictures_of_the_documentation(browser: webdriver.Chrome, server: LocalD
 
 
 def test_pages_come_back_with_the_database(browser: webdriver.Chrome, server: LocalDatabase) -> None:
-    with fresh_database(server) as url, open_stream(url), serving(url) as address:
+    with fresh_database(server) as url, serving(url) as address:
+        prepare_stream(url)
         browser.get(f"{address}/groups")
         browser.execute_script("document.body.kept = true")
         server.kill()

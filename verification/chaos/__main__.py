@@ -12,8 +12,9 @@ from contextlib import ExitStack
 from itertools import dropwhile, groupby
 from pathlib import Path
 
-from emsworker.local import LocalDatabase, Redis
+from emsworker.local import Redis
 from emsworker.local.engines import Flavor
+from tests.support.prepared import PreparedDatabase
 from tests.support.servers import chosen, chosen_flavors
 from tests.support.worker import ROOT
 from verification.chaos import held, mutants, table
@@ -110,7 +111,7 @@ def _break_cluster(arguments: argparse.Namespace) -> int:
     print(table.header(), flush=True)
     began = time.monotonic()
     flavor: Flavor = "mariadb" if arguments.engine == "galera" else "mysql"
-    server = LocalDatabase(folder / "unused", flavor)
+    server = PreparedDatabase(folder / "unused", flavor)
     running = run_scenarios(found, server, None, folder / "arena", arguments.seed, 60 * arguments.minutes)
     about: dict[str, object] = {"seed": arguments.seed, "engine": arguments.engine}
     rows: list[Row] = []
@@ -136,7 +137,7 @@ def _catch_all(arguments: argparse.Namespace) -> int:
         redis = Redis(folder / "redis")
         stack.callback(redis.kill)
         for flavor in chosen_flavors():
-            server = LocalDatabase(folder / flavor, flavor)
+            server = PreparedDatabase(folder / flavor, flavor)
             stack.callback(server.kill)
             for number, mutant in enumerate(chosen_ones):
                 rows.append(catch(mutant, server, redis, folder / f"{flavor}-mutant-{number}", arguments.seed))
@@ -158,14 +159,14 @@ def _run_all(
         beside = []
         for flavor in chosen_flavors() if hold_s else ():
             where = folder / f"{flavor}-held"
-            beside.append(Held(LocalDatabase(where / "server", flavor), where / "logs", _PHASE_S, hold_s))
+            beside.append(Held(PreparedDatabase(where / "server", flavor), where / "logs", _PHASE_S, hold_s))
             stack.callback(beside[-1].close)
             yield from _told(_begun(beside[-1]), held.NAME, flavor)
         redis = Redis(folder / "redis") if "redis" in chosen() else None
         if redis:
             stack.callback(redis.kill)
         for place, flavor in enumerate(chosen_flavors()):
-            server = LocalDatabase(folder / flavor, flavor)
+            server = PreparedDatabase(folder / flavor, flavor)
             stack.callback(server.kill)
             for number, (shared, some) in enumerate(groupby(scenarios, lambda one: one.place)):
                 group = list(some)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from emsworker.local import LocalDatabase as Server
 from tests.support.clusters import Cluster, clustered
+from tests.support.prepared import PreparedDatabase
 from tests.support.replication import Replicated, replicating
 from tests.support.routers import Router, routed
 from tests.support.servers import fresh_database
@@ -126,7 +127,7 @@ def networked(server: Server, folder: Path) -> Iterator[Site]:
 @contextmanager
 def on_a_small_disk(server: Server, folder: Path) -> Iterator[Site]:
     """A server of the same flavor whose data folder is a small file system; its log stays outside, to be read."""
-    own = Server(folder / "server", server.flavor)
+    own = PreparedDatabase(folder / "server", server.flavor)
     own.start(120)
     own.stop(60)
     data, made = own.folder / "data", own.folder / "data.made"

@@ -83,18 +83,20 @@ _DELETED = [
     _deleted("chaos", "emsworker.chaos", "cli/test_chaos.py cli/test_help.py"),
     _deleted("spark", "emsworker.spark pyspark_ems", _SPARK),
     _deleted("arrow", "emsworker.arrow emsworker.spark pyspark_ems", f"{_SPARK} {_SCANS} unit/test_options.py"),
+    _deleted("http", "emsworker.http", "cli/test_help.py cli/test_starts.py http"),
     _deleted("monitoring", "emsworker.monitoring", _MONITORING),
     _deleted("top", "emsworker.top", _TOP),
     _deleted(
         "web",
-        "emsworker.web emsworker.flows.operating.pages",
-        f"{_WEB} flows/test_pages.py flows/test_values.py flows/test_hostile.py",
+        "emsworker.web emsworker.flows.operating.pages emsworker.http",
+        f"{_WEB} http flows/test_pages.py flows/test_values.py flows/test_hostile.py",
     ),
     _deleted("django", "emsworker.integrations.django emsworker.django", "frameworks celery/test_django.py"),
     _deleted(
         "flows",
         "emsworker.flows",
-        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows sample security/test_grants.py",
+        "cli/test_bounds.py cli/test_help.py cli/test_starts.py flows http/shop.py http/test_following.py sample "
+        "security/test_grants.py",
     ),
     _deleted("flask", "emsworker.integrations.flask", "frameworks unit/test_integrations.py"),
     _deleted(
@@ -159,7 +161,9 @@ class Rest:
     tree: Path
 
     def environment(self, **changes: str) -> dict[str, str]:
-        environ = environment({"PYTHONPATH": str(self.site), "PYTHONDONTWRITEBYTECODE": "1", **changes})
+        environ = environment({"PYTHONPATH": str(self.site), **changes})
+        # Each of many processes would compile what it imports of the copy.
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         return {name: value for name, value in environ.items() if not name.startswith("PYTEST_")}
 
     def python(self, *words: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -181,11 +185,9 @@ def rest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def _copy_library(site: Path, deleted: Deleted) -> Path:
-    left_out = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(LIBRARY, site / "emsworker", ignore=left_out)
-    shutil.copytree(
-        Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", ignore=left_out, dirs_exist_ok=True
-    )
+    # With what Python has compiled, which it takes for files of the same time and size.
+    shutil.copytree(LIBRARY, site / "emsworker")
+    shutil.copytree(Path(emsworker.cli.__file__).parent, site / "emsworker" / "cli", dirs_exist_ok=True)
     for package in deleted.packages:
         _delete(site.joinpath(*package.split(".")))
     installed, about = distribution("emsworker"), site / "emsworker-0.dist-info"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.recycling import prepare_stream
 from tests.support.servers import TestServers, chosen_flavors, fresh_database
 from tests.support.streams import Stream, open_stream
 
@@ -11,5 +12,7 @@ from tests.support.streams import Stream, open_stream
 @pytest.fixture
 def stream(servers: TestServers) -> Iterator[Stream]:
     """A migrated database."""
-    with fresh_database(servers.database(chosen_flavors()[0])) as url, open_stream(url) as made:
-        yield made
+    with fresh_database(servers.database(chosen_flavors()[0])) as url:
+        prepare_stream(url)
+        with open_stream(url) as made:
+            yield made

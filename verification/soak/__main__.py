@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from emsworker.local import LocalDatabase, Redis
+from emsworker.local import Redis
+from tests.support.prepared import PreparedDatabase
 from tests.support.servers import chosen, chosen_flavors
 from tests.support.worker import ROOT
 from verification.soak import report
@@ -54,7 +55,7 @@ def main() -> int:
         if redis:
             stack.callback(redis.kill)
         for place, flavor in enumerate(chosen_flavors()):
-            server = LocalDatabase(folder / flavor, flavor)
+            server = PreparedDatabase(folder / flavor, flavor)
             stack.callback(server.kill)
             _say(f"{flavor}: {arguments.hours:g} h, seed {arguments.seed}; logs in {folder}")
             # Half of them with offsets from Redis, as ./dev chaos does.

@@ -1,0 +1,1 @@
+"""HTTP interface for programs in other languages: an ASGI application of Starlette, behind ``ems http``."""
