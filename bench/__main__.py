@@ -23,6 +23,7 @@ from bench.peers.compare import Comparison, compare
 from bench.peers.systems import System
 from bench.peers.venvs import CACHE_VARIABLE
 from bench.stage import NotRight, Servers, Size
+from bench.strangers import Strangers, refuse_workers
 from bench.studies import report as studies_report
 from bench.studies.finding import Finding, Lab, Study
 from bench.suite import NAMES, SIZES, Sizes, Suite, chosen
@@ -63,11 +64,12 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the servers are stopped, then, too
     minutes = minutes or (None if size == "full" else _MINUTES)
     try:
+        refuse_workers()
         with tempfile.TemporaryDirectory(prefix="ems-bench-") as folder, Servers(Path(folder), server) as servers:
             run = _Run(servers, Path(folder), SIZES[size or "default"], minutes)
             run.measure(suite, must=bool(names))
             run.write(json_file)
-    except (NotRight, EmsError, ServerMissing, ServerFailed) as error:
+    except (NotRight, Strangers, EmsError, ServerMissing, ServerFailed) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
 

@@ -17,6 +17,8 @@ class Tasks:
 
     app: Ems
     noop: Task
+    answer: Task
+    flaky: Task
     insert_row: Task
     stamp: Task
     nap: Task
@@ -35,6 +37,14 @@ def build(**settings: Any) -> Tasks:
     @app.task(name="noop", topic="noop")
     def noop(number: int) -> None:
         pass
+
+    @app.task(name="answer", topic="answers", result=True)
+    def answer(number: int) -> int:
+        return number
+
+    @app.task(name="flaky", topic="flaky", bind=True, ladder="1ms")
+    def flaky(self: Any, number: int) -> None:
+        _fail_at_first(self.request.attempt)
 
     @app.task(name="insert_row", topic="rows", transactional=True)
     def insert_row(transaction: Any, number: int) -> None:
@@ -60,7 +70,12 @@ def build(**settings: Any) -> Tasks:
             os.write(_stamps(), f"{number} {time.time_ns() - sent_ns}\n".encode())
         time.sleep(seconds)
 
-    return Tasks(app, noop, insert_row, stamp, nap, blob, serve)
+    return Tasks(app, noop, answer, flaky, insert_row, stamp, nap, blob, serve)
+
+
+def _fail_at_first(attempt: int) -> None:
+    if attempt == 1:
+        raise ConnectionError("the service is away")
 
 
 _descriptors: list[int] = []

@@ -50,6 +50,20 @@ LINES = (
     Line("drain", "no-op tasks, 2 processes x 4 threads", _DRAIN_NOOP, raw.read, "read bodies, 500 a query"),
     Line("read", "`read_arrow`, four columns", read.arrow, read.driver, "PyMySQL's `SELECT` of them, 10,000 a query"),
     Line(
+        "results",
+        "tasks that keep their results, 2 x 4 threads",
+        consume.drain(lambda tasks: tasks.answer, lambda stage: stage.size.drained),
+        _DRAIN_NOOP,
+        "no-op tasks without results",
+    ),
+    Line(
+        "retries",
+        "tasks that fail once and are retried, 2 x 4 threads",
+        consume.drain(lambda tasks: tasks.flaky, lambda stage: stage.size.drained),
+        _DRAIN_NOOP,
+        "no-op tasks that do not fail",
+    ),
+    Line(
         "transactional",
         "transactional tasks that insert a row, one commit each, 2 x 4 threads",
         _DRAIN_ROWS,

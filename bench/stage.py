@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from bench.strangers import refuse_clients
 from emsworker.core.extension import extensions
 from emsworker.core.url import DatabaseUrl
 from emsworker.local import LocalDatabase as Server
@@ -119,7 +120,12 @@ class Servers:
 
     @contextmanager
     def stage(self, size: Size, *, redis: bool = False) -> Iterator[Stage]:
-        """A new database with the tables of EMS, dropped afterwards."""
+        """A new database with the tables of EMS, dropped afterwards.
+
+        Raises:
+            Strangers: somebody else uses the servers.
+        """
+        refuse_clients(self.database.admin_url, self.redis.url if self.redis is not None else None)
         name = f"ems_{secrets.token_hex(4)}"
         self._run(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
         url = re.sub(r"/ems$", f"/{name}", self.database.url)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from statistics import median
 
-from bench import worker
+from bench import consume, worker
 from bench.app import build
 from bench.load import BODY
 from bench.stage import NotRight, Stage
@@ -35,6 +35,7 @@ _LEASE_S, _TIMEOUT_S = 3600.0, 3600.0
 _BYTES = 4 << 20
 _BETWEEN_S = 5.0
 _GROUPS, _PARTITIONS = (1, 10, 100), (1, 64)
+_MOST_RETRIED = 100_000  # a storm writes six rows a message
 
 
 @dataclass(frozen=True)
@@ -200,10 +201,30 @@ def snapshot(lab: Lab) -> list[Finding]:
     return [alone, beside]
 
 
+def retries(lab: Lab) -> list[Finding]:
+    """A storm: each message fails once, however many there are, and is retried while the others fail."""
+    counts = [count for count in lab.size.backlogs if count <= _MOST_RETRIED]
+    findings = {count: Finding("flat/retries", f"{count:,} messages fail once") for count in counts}
+    for _ in range(lab.size.repeats):
+        for count, finding in findings.items():
+            with lab.servers.stage(lab.stage_size) as stage:
+                tasks = build(url=stage.url)
+                tasks.flaky.delay(0)
+                topic_id = tasks.app.stream.catalog.topic("flaky").id
+                tasks.app.close()
+                extend(stage, topic_id, count - 1)
+                with worker.running(stage, worker.Shape("flaky")):
+                    consume.wait_until_drained(stage, count)
+                    consume.wait_until_retried(stage, count)
+                finding.add(messages_per_s=count / consume.took_s(stage))
+    return list(findings.values())
+
+
 STUDIES = (
     Study("flat/backlog", "claims at growing backlogs", backlog),
     Study("flat/groups", "claims with more and more groups", groups),
     Study("flat/partitions", "claims with more partitions", partitions),
     Study("flat/history", "claims of a group with a long past", history),
+    Study("flat/retries", "storms of messages that fail once", retries),
     Study("flat/snapshot", "a drain beside an old snapshot", snapshot),
 )

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import Any
 
 from emsworker.core.durations import span_text
@@ -46,6 +47,10 @@ log = logging.getLogger(__name__)
 MESSAGE_FIELDS = ("topic", "partition", "offset", "id", "task", "group", "attempt", "trace_id")
 _TRACEPARENT = "traceparent"
 _MAX_ERROR = 500
+_MOST_KEPT, _MOST_PLACES = 128, 100  # texts of errors, and the places in the stack of one
+_SIMPLE = frozenset(
+    {ConnectionError, Exception, KeyError, LookupError, OSError, RuntimeError, TimeoutError, ValueError}
+)
 _MOST_DESCRIBED = 8000  # characters; what the store keeps of an error
 _NO_OPTIONS = HandlerOptions()
 _VERBS = {
@@ -122,11 +127,41 @@ def outcome_of(error: BaseException, decision: Decision) -> Outcome:
     return Outcome.IGNORED if isinstance(decision, Done) else Outcome.FAILED
 
 
+_described_lately: dict[tuple[object, ...], str] = {}
+
+
 def describe(error: BaseException) -> str:
     """An error with its traceback, without our own frames, passwords in URLs and the middle of a long text."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("emsworker."):
         trace = trace.tb_next
+    if (key := _key_of(error, trace)) is None:
+        return _described(error, trace)
+    if (text := _described_lately.get(key)) is None:
+        if len(_described_lately) >= _MOST_KEPT:
+            _described_lately.clear()
+        text = _described_lately[key] = _described(error, trace)
+    return text
+
+
+def _key_of(error: BaseException, trace: TracebackType | None) -> tuple[object, ...] | None:
+    """Return all that the text of a simple error depends on, because in a storm thousands have the same one."""
+    try:
+        if type(error) not in _SIMPLE or error.__context__ is not None or error.__cause__ is not None:
+            return None
+        if len(error.args) != 1 or type(error.args[0]) is not str or hasattr(error, "__notes__"):
+            return None
+    except BaseException:  # see below
+        return None
+    places: list[object] = [type(error), error.args[0]]
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places += (code, code.co_filename, trace.tb_lasti)  # two codes may be equal in different files
+        trace = trace.tb_next
+    return tuple(places) if len(places) < _MOST_PLACES and len(error.args[0]) < _MAX_ERROR else None
+
+
+def _described(error: BaseException, trace: TracebackType | None) -> str:
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
     except BaseException:  # the parts of an error that Python asks for are its author's as well

@@ -1,5 +1,6 @@
 """Work on a claim while answers of the server are lost: nothing is lost, and nothing is recorded twice."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from emsworker.broker.mysql_channel import MysqlChannel
 from emsworker.consume.claim_progress import Ended
 from emsworker.consume.claim_run import ClaimRun
+from emsworker.core.flush import ResultRow
 from emsworker.core.model import Group, Message, Order, Topic
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.errors import ConnectionLost
+from emsworker.store.groups import results
 from emsworker.tasks.options import HandlerOptions
 from tests.support.streams import TIMEOUT_S, Stream, failed
 
@@ -87,3 +90,41 @@ def test_a_hang_is_recorded_once_though_the_answer_is_lost(stream: Stream, arriv
     assert not run.start(messages[1:2], HandlerOptions(), ticks())
     assert [row[:4] for row in stream.claims(group)] == [(1, 1, 1, "done"), (2, 4, 1, "waiting")]
     assert stream.retries(group) == [(1, 1, False, 0)] and stream.value("SELECT COUNT(*) FROM ems_attempt") == 1
+
+
+def test_errors_of_a_storm_are_kept_with_each_of_its_messages(stream: Stream) -> None:
+    """One that several messages have is sent once."""
+    _, group, run, messages = begin(stream)
+    assert run.start(messages, HandlerOptions(), ticks())
+    texts = ["it's \\ away 😀", "another", "it's \\ away 😀", "third %s"]
+    failures = [replace(failed(number), error=text) for number, text in enumerate(texts, 1)]
+    run.done([Ended(one, 1.0, failure) for one, failure in zip(messages, failures, strict=True)])
+    channel = MysqlChannel(stream.session)
+    flush = run.finish(channel)
+    assert flush is not None
+    channel.flush(flush)
+    attempts = stream.rows("SELECT `offset`, error FROM ems_attempt WHERE group_id = %s ORDER BY 1", (group.id,))
+    retries = stream.rows("SELECT `offset`, last_error FROM ems_retry WHERE group_id = %s ORDER BY 1", (group.id,))
+    assert list(attempts) == list(retries) == list(enumerate(texts, 1))
+
+
+def test_results_that_succeeded_and_failed_are_written_beside_each_other(stream: Stream) -> None:
+    topic, group, run, messages = begin(stream)
+    assert run.start(messages, HandlerOptions(), ticks())
+    kept = [
+        [ResultRow(messages[0].uid, b'"it\'s \\\\ 1"', ttl_s=60)],
+        [ResultRow(messages[1].uid, b"2", ttl_s=60)],
+        [ResultRow(messages[2].uid, None, "ValueError", "no", "trace", ttl_s=60)],
+        [ResultRow(messages[3].uid, None, ttl_s=60, cancelled=True, error_type="RunCancelled")],
+    ]
+    channel = MysqlChannel(stream.session)
+    for few in (slice(0, 2), slice(2, 4)):  # all of a kind, and mixed with failures
+        run.done([Ended(one, 1.0, results=rows) for one, rows in zip(messages[few], kept[few], strict=True)])
+        run.write_down(channel)
+    found = results.find(stream.session, [topic.id], [message.uid for message in messages], group.name)
+    assert [(one.body, one.error_type, one.cancelled) for one in (found[message.uid] for message in messages)] == [
+        (b'"it\'s \\\\ 1"', None, False),
+        (b"2", None, False),
+        (None, "ValueError", False),
+        (None, "RunCancelled", True),
+    ]

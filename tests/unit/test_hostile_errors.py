@@ -176,3 +176,29 @@ def test_a_task_that_raises_it_has_failed_and_its_neighbours_run_once(make: Call
         test.run()
         assert ran == [0, 1, 2]
         assert len(test.dead) == 1 and type(make()).__name__ in test.dead[0].error
+
+
+def _raise(error: Exception) -> str:
+    try:
+        raise error
+    except Exception as raised:
+        return describe(raised)
+
+
+def test_errors_are_described_by_where_they_were_raised() -> None:
+    """A description is kept for the next equal error, but not for one that only looks like it."""
+    first = _raise(ValueError("no"))
+    assert _raise(ValueError("no")) == first and first.endswith("ValueError: no") and "raise error" in first
+    assert _raise(ValueError("yes")).endswith("ValueError: yes")
+    assert _raise(RuntimeError("no")).endswith("RuntimeError: no")
+    noted = ValueError("no")
+    noted.add_note("a note")
+    assert _raise(noted).endswith("ValueError: no\na note")
+    caused = ValueError("no")
+    caused.__cause__ = KeyError("because")
+    assert "KeyError: 'because'" in _raise(caused)
+    elsewhere = ValueError("no")
+    try:
+        raise elsewhere
+    except ValueError:
+        assert "raise elsewhere" in describe(elsewhere)

@@ -1,13 +1,20 @@
 """The benchmarks notice what is lost or doubled, and their tables say what was measured."""
 
 import json
+import os
+import shlex
+import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen, check_output
 from typing import Any
 
 import pytest
 
-from bench import worker
+from bench import strangers, worker
 from bench.app import build
+from bench.lines import LINES
 from bench.peers import compare, contest
 from bench.peers.apps.tally import Tally
 from bench.peers.arena import Arena
@@ -17,11 +24,13 @@ from bench.peers_report import table
 from bench.plots import _bars
 from bench.publish_docs import _with_older_studies
 from bench.stage import QUICK, NotRight, Servers
+from bench.strangers import Strangers
 from bench.studies import report as studies_report
 from bench.studies.backlog import drain, extend
 from bench.studies.finding import Finding
 from bench.studies.processes import family, resident_mib
 from bench.suite import NAMES, chosen
+from emsworker.core.url import DatabaseUrl
 
 SMALL = PeersSize(repeats=1, waiting=300, waiting_slow=300, waiting_ours=600, ones=50, paced=40, per_s=100)
 
@@ -134,6 +143,47 @@ def test_a_copied_backlog_is_a_stream_without_holes_that_workers_drain(bench_ser
     assert rate > 0
     assert len(memory) == 3  # a supervisor and two children
     assert all(mib > 5 for mib in memory)
+
+
+def test_no_figure_is_taken_beside_clients_that_are_not_known(
+    bench_servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "_LEAVING_S", 0.2)
+    url = DatabaseUrl.parse(bench_servers.database.admin_url)
+    script = (
+        "import sys, pymysql; c = pymysql.connect(host=sys.argv[1], port=int(sys.argv[2]), user=sys.argv[3], "
+        "password=sys.argv[4]); print('connected', flush=True); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", script, url.host, str(url.port), url.user, url.password]
+    with bench_servers.stage(QUICK) as stage, stage.connect():
+        strangers.refuse_clients(bench_servers.database.admin_url)  # this process's own are known
+    with Popen(argv, stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"connected\n"
+        with pytest.raises(Strangers, match=rf"clients .* does not know, end them: connection \d+ of {url.user} from"):
+            bench_servers.stage(QUICK).__enter__()
+        other.communicate()
+    with bench_servers.stage(QUICK):
+        pass
+
+
+def test_no_figure_is_taken_beside_workers_of_another_benchmark() -> None:
+    script = f"{shlex.quote(sys.executable)} -c 'import time; time.sleep(60)' bench.app >/dev/null & echo $!"
+    pid = int(check_output(["sh", "-c", script]))  # its parent has ended: it was left over
+    try:
+        with pytest.raises(Strangers, match=rf"another benchmark run on this machine, .*\b{pid} \("):
+            strangers.refuse_workers()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_messages_that_fail_once_are_counted_when_they_were_retried(bench_servers: Servers) -> None:
+    lines = {line.name: line for line in LINES}
+    size = replace(QUICK, drained=300)
+    for name in ("retries", "results"):
+        with bench_servers.stage(size) as stage:
+            assert lines[name].measure(stage)["messages/s"] > 0
+            if name == "retries":
+                stage.check("attempts", 600, "SELECT COUNT(*) FROM ems_attempt")
 
 
 def test_a_study_that_was_measured_by_itself_leaves_the_others_as_they_were(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ Every packet begins with the fence: it commits only if the client still owns the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from emsworker.core.codec import decode_headers
@@ -25,7 +26,7 @@ from emsworker.core.model import (
     Order,
 )
 from emsworker.store.engine.session import Packet, Result, Session
-from emsworker.store.engine.sql import Statements
+from emsworker.store.engine.sql import Sql, Statements, column, fill_rows
 from emsworker.store.groups import blocking
 from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
@@ -154,14 +155,12 @@ def _add_done_retries(packet: Packet, progress: Flush) -> None:
     if not progress.done_offsets:
         return
     claim = progress.claim
-    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": [offset for offset, *_ in progress.done_offsets]})
+    offsets, attempts, ran_ms = zip(*progress.done_offsets, strict=True)
+    packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": offsets})
     common = {"group_id": claim.group_id, "partition": claim.partition, "client_id": claim.client_id}
-    common |= {"outcome": "done", "error": None}
-    rows = (
-        common | {"offset": offset, "attempt": attempt, "ran_ms": ran_ms}
-        for offset, attempt, ran_ms in progress.done_offsets
-    )
-    packet.insert_many(_SQL.insert_attempts, _SQL.attempt_row, rows)
+    same = packet.session.literals(common | {"outcome": "done", "error": None})
+    rows = fill_rows(_SQL.attempt_row, same, {"offset": offsets, "attempt": attempts, "ran_ms": ran_ms})
+    packet.add_rows(_SQL.insert_attempts, rows)
 
 
 def _ms(seconds: float | None) -> int | None:
@@ -178,14 +177,16 @@ def add_failures(
     if not failures:
         return
     common = {"group_id": claim.group_id, "partition": claim.partition, "client_id": client_id}
-    attempts = (
-        common
-        | {"offset": f.offset, "attempt": f.attempt, "outcome": f.outcome, "ran_ms": _ms(f.ran_s)}
-        | {"error": storable(f.error)}
-        for f in failures
-    )
-    packet.insert_many(_SQL.insert_attempts, _SQL.attempt_row, attempts)
-    _add_retries(packet, claim, topic_id, [f for f in failures if f.retry_in_s is not None])
+    errors = _errors_of(packet, failures)
+    columns: dict[str, Sequence[int | Sql]] = {
+        "offset": [f.offset for f in failures],
+        "attempt": [f.attempt for f in failures],
+        "outcome": column([f.outcome for f in failures]),
+        "ran_ms": column([_ms(f.ran_s) for f in failures]),
+        "error": [errors[f.error] for f in failures],
+    }
+    packet.add_rows(_SQL.insert_attempts, fill_rows(_SQL.attempt_row, packet.session.literals(common), columns))
+    _add_retries(packet, claim, topic_id, [f for f in failures if f.retry_in_s is not None], errors)
     for failure in failures:
         if failure.dead is not None:
             where = {
@@ -210,6 +211,19 @@ def add_failures(
         packet.add(_SQL.finish_retries, _fence(claim) | {"offsets": ended})
 
 
+def _errors_of(packet: Packet, failures: Sequence[Failure]) -> dict[str, Sql]:
+    """Return the errors of failures as SQL; one that several have is sent once, as a variable."""
+    errors: dict[str, Sql] = {}
+    for text, count in Counter(f.error for f in failures).items():
+        args = {"number": len(errors), "error": storable(text)}
+        if count > 1:
+            packet.add(_SQL.set_error, args)
+            errors[text] = packet.session.mogrify(_SQL.error_of, args)
+        else:
+            errors[text] = packet.session.literals(args)["error"]
+    return errors
+
+
 def _results_of_untold(
     session: Session, claim: Claim, topic_id: int, failures: Sequence[Failure]
 ) -> Iterator[ResultRow]:
@@ -228,16 +242,22 @@ def _results_of_untold(
                 yield ResultRow(uid, None, kind, text, text, follow=headers.get(FOLLOW_HEADER))
 
 
-def _add_retries(packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure]) -> None:
+def _add_retries(
+    packet: Packet, claim: Claim, topic_id: int, failures: Sequence[Failure], errors: Mapping[str, Sql]
+) -> None:
     if not failures:
         return
     row = _SQL.keyed_retry_row if claim.order is Order.KEY else _SQL.retry_row
     where = {"group_id": claim.group_id, "topic_id": topic_id, "partition": claim.partition}
-    rows = (
-        where | {"offset": f.offset, "attempt": f.attempt, "delay_s": f.retry_in_s} | {"error": storable(f.error)}
-        for f in sorted(failures, key=lambda f: f.offset)
-    )
-    packet.insert_many(_SQL.upsert_retries, row, rows, _SQL.upsert_retries_end)
+    ordered = sorted(failures, key=lambda f: f.offset)
+    columns: dict[str, Sequence[int | Sql]] = {
+        "offset": [f.offset for f in ordered],
+        "attempt": [f.attempt for f in ordered],
+        "delay_s": column([f.retry_in_s for f in ordered]),
+        "error": [errors[f.error] for f in ordered],
+    }
+    rows = fill_rows(row, packet.session.literals(where), columns)
+    packet.add_rows(_SQL.upsert_retries, rows, _SQL.upsert_retries_end)
     suspects = [f.offset for f in failures if f.suspect]
     if suspects:
         isolation = int(max(claim.isolation, Isolation.ALONE))

@@ -68,6 +68,13 @@ ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last
 -- These messages ended their process or their connection: from now on each runs alone.
 UPDATE ems_retry SET isolation = GREATEST(isolation, %(isolation)s) WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `offset` IN %(offsets)s
 
+-- name: set_error
+-- An error that many messages of a storm have is sent once, and not twice for each of them.
+SET @ems_error%(number)s = %(error)s
+
+-- name: error_of
+@ems_error%(number)s
+
 -- name: insert_attempts
 INSERT INTO ems_attempt (group_id, `partition`, `offset`, ended_at, attempt, outcome, ran_ms, client_id, error) VALUES
 

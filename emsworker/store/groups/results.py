@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from emsworker.core.errors import error_line
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import uid_text
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Sql, Statements
+from emsworker.store.engine.sql import Sql, Statements, column, fill_rows
 
 _SQL = Statements(__name__)
 _STATEMENT_BYTES = len(_SQL.insert_results) + len(_SQL.insert_results_end) + 2
 _UIDS_A_STATEMENT = 10_000
+_UID = attrgetter("uid")
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +25,20 @@ log = logging.getLogger(__name__)
 def add_results(packet: Packet, topic_id: int, group_id: int, results: Sequence[ResultRow]) -> None:
     """Append the results of a claim's messages to an open transaction, in as few statements as the server accepts."""
     if results:
-        rows = [_row(packet, topic_id, group_id, row) for row in sorted(results, key=lambda row: row.uid)]
+        ordered = sorted(results, key=_UID)
+        rows = _done_rows(packet, topic_id, group_id, ordered)
+        rows = rows or [_row(packet, topic_id, group_id, row) for row in ordered]
         packet.add_rows(_SQL.insert_results, rows, _SQL.insert_results_end)
+
+
+def _done_rows(packet: Packet, topic_id: int, group_id: int, results: Sequence[ResultRow]) -> list[Sql]:
+    """Return the rows of results of tasks that have all succeeded, which takes a third of the time; else none."""
+    ttl_s, most_bytes = results[0].ttl_s, packet.session.most_bytes // 4  # a byte is written as two characters
+    bodies = [row.body for row in results if row.body is not None and row.ttl_s == ttl_s and len(row.body) < most_bytes]
+    if len(bodies) < len(results):
+        return []
+    common = packet.session.literals({"topic_id": topic_id, "group_id": group_id, "ttl_s": ttl_s})
+    return fill_rows(_SQL.done_row, common, {"uid": column([row.uid for row in results]), "body": column(bodies)})
 
 
 def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> Sql:

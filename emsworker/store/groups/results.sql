@@ -5,6 +5,10 @@ INSERT INTO ems_result (topic_id, uid, group_id, state, body, error_type, error,
 -- name: result_row
 (%(topic_id)s,%(uid)s,%(group_id)s,%(state)s,%(body)s,%(error_type)s,%(error)s,%(traceback)s,NOW(6),NOW(6) + INTERVAL %(ttl_s)s SECOND)
 
+-- name: done_row
+-- The result of a task that has succeeded, as most have.
+(%(topic_id)s,%(uid)s,%(group_id)s,'done',%(body)s,NULL,NULL,NULL,NOW(6),NOW(6) + INTERVAL %(ttl_s)s SECOND)
+
 -- name: insert_results_end
 ON DUPLICATE KEY UPDATE state = VALUES(state), body = VALUES(body), error_type = VALUES(error_type), error = VALUES(error),
   traceback = VALUES(traceback), ended_at = VALUES(ended_at), expires_at = VALUES(expires_at)
