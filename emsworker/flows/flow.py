@@ -75,8 +75,7 @@ class Flow(_Face):
     def step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function here, and record what it returns; a crash in between repeats it.
 
-        Raises:
-            what the function raises; if the flow goes on after it, later runs raise it here again.
+        It raises what the function raises; if the flow goes on after that, later runs raise it here again.
         """
         _refuse_coroutine(function)
         value: R = self._run.step(step_name(function), partial(function, *args, **kwargs), step_type(function))
