@@ -407,7 +407,7 @@ class GroupPulls:
 
     def _add(self, topic: str, group: str) -> PulledGroup:
         if len(self._groups) >= self._most_groups:
-            text = f"{self._most_groups} groups are open already (--groups); ask again later, or ask another server"
+            text = f"as many groups are open as --groups {self._most_groups} allows; ask again later, or another server"
             raise HttpFault(503, "busy", text)
         self._made += 1
         name = f"{self._instance}-{self._made}"

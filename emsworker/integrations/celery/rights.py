@@ -14,10 +14,13 @@ ems_topic_guard        SIUD    -
 ems_partition          SIUD    -
 ems_message            SIuD    -
 ems_outbox             SIuD    -
+ems_large_body         SuD     -
+ems_body_chunk         SD      -
 ems_publish            SiuD    -
 ems_dedup              SIUD    -
 ems_group              SIUD    -
 ems_handler            SIUD    -
+ems_task_pause         SD      -
 ems_cursor             SIUD    -
 ems_claim              SIUD    -
 ems_retry              SIUD    -
@@ -57,6 +60,7 @@ ems_binding            SIUD    -
     {
         "UPDATE ems_message": {"celery": "offset"},
         "UPDATE ems_outbox": {"celery": "created_at"},
+        "UPDATE ems_large_body": {"celery": "created_at"},
         "INSERT ems_publish": {"celery": "topic, body, key, tag, headers, uid, refused_at, error"},
         "UPDATE ems_publish": {"celery": "refused_at, error"},
         "INSERT ems_alarm_event": {"celery": "alarm_id, rule, target, body, created_at, due_at"},
