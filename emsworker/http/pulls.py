@@ -395,7 +395,8 @@ class GroupPulls:
         if self._stops:
             raise HttpFault(503, "stopping", _STOPPING)
         if self.waiting >= self._most_waiting:
-            raise HttpFault(503, "busy", f"{self._most_waiting} clients wait already; ask again later")
+            text = f"as many clients wait as --waiting {self._most_waiting} allows; ask again later, or another server"
+            raise HttpFault(503, "busy", text)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
         pulled = self._groups.get((topic, group)) or self._add(topic, group)
