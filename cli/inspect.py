@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from emsworker.admin.monitoring import GroupTrace, Trace
     from emsworker.core.run import Progress
     from emsworker.store.cluster.audit import AuditRow
+    from emsworker.store.inspect.trace import MessageHistory
 
 
 def _last(told: Sequence[Progress]) -> str:
@@ -174,6 +175,13 @@ def _group(found: GroupTrace) -> dict[str, Any]:
     }
 
 
+def _reason(history: MessageHistory) -> str | None:
+    """Return why a message was given up, or why it waits for a retry."""
+    if history.dead:
+        return history.dead.reason
+    return error_line(history.retry.last_error) if history.retry and history.retry.last_error else None
+
+
 def _print(found: Trace, cancelled: dict[str, Any], with_headers: bool) -> None:
     print_record(_record(found, cancelled, with_headers), False)
     print_gap()
@@ -186,7 +194,7 @@ def _print(found: Trace, cancelled: dict[str, Any], with_headers: bool) -> None:
             "claimed_at": one.history.claim.claimed_at if one.history.claim else None,
             "progress_at": one.history.claim.progress_at if one.history.claim else None,
             "due_at": one.history.retry.due_at if one.history.retry else None,
-            "reason": one.history.dead.reason if one.history.dead else None,
+            "reason": _reason(one.history),
         }
         for one in found.groups
     ]

@@ -133,9 +133,16 @@ class Tasks:
 
         Raises:
             UnknownTopic, UnknownGroup: there is no such topic or group.
+            UnknownTask: it is not paused, and no worker has started with such a task in that group.
         """
         found = self._find_group(topic, group)
-        return self._database.call(lambda session: task_pauses.resume(session, found, task))
+
+        def resume(session: Session) -> int:
+            if (found.id, task) not in task_pauses.list_pauses(session, [found.id]):
+                _check_task(session, found, task)
+            return task_pauses.resume(session, found, task)
+
+        return self._database.call(resume)
 
 
 def _check_task(session: Session, group: Group, task: str) -> None:
@@ -209,6 +216,11 @@ def _look(
     for group_id in looked:
         counts = _sample(session, *groups[group_id], lags[group_id], group_id in subscribed, most)
         waiting |= {(group_id, task): count for task, count in counts.items()}
+        if any(lag.retries for lag in lags[group_id]):
+            lanes = _in_lanes(session, *groups[group_id], group_id in subscribed, most)
+            waiting |= {
+                (group_id, task): _sum(waiting.get((group_id, task), 0), count) for task, count in lanes.items()
+            }
     for group_id, tasks in groupby(sorted(pauses), key=itemgetter(0)):
         held = task_pauses.count_held(session, group_id, [task for _, task in tasks], _MOST_HELD)
         waiting |= {(group_id, task): _sum(waiting.get((group_id, task), 0), count) for task, count in held.items()}
@@ -236,6 +248,13 @@ def _sample(
         for task, count in Counter(_tasks_in(group, headers, is_subscribed)).items():
             counts[task] += round(count * lag.unclaimed / seen)
     return {task: count if is_exact else Estimate(count) for task, count in counts.items()}
+
+
+def _in_lanes(session: Session, topic: Topic, group: Group, is_subscribed: bool, most: int) -> dict[str, int]:
+    """Return how many messages of each task wait in the lanes of a fair group, counted up to a limit."""
+    headers = store.read_lanes(session, topic.id, group.id, most)
+    counts = Counter(_tasks_in(group, headers, is_subscribed))
+    return {task: count if len(headers) < most else AtLeast(count) for task, count in counts.items()}
 
 
 def _stretches(start: int, length: int, most: int) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ def new_flow(
         debounce_s: the key is that of a burst of starts, whose last one starts a flow when there was none for so long.
 
     Raises:
-        WrongArguments: the function does not take these arguments.
+        WrongArguments: the function does not take these arguments, or ``attributes`` is no dict.
         EncodeError: an argument has no JSON form.
         InvalidName: the id or an attribute is too long, or no text.
     """
@@ -67,6 +67,8 @@ def new_flow(
         attributes = {"debounce": burst, **(attributes or {})}
     if not isinstance(key, str) or not 0 < len(key) <= longest:
         raise InvalidName(f"flow id {key!r:.200}: it must be a text of 1 to {longest} characters")
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise WrongArguments(f"attributes = {attributes!r:.200}: it must be a dict; no flow was started")
     words = {
         _word("an attribute's name", name, 64): _word(name, str(value), 190)
         for name, value in (attributes or {}).items()

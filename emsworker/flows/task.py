@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import Parameter, iscoroutinefunction, signature
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task, Types
@@ -79,6 +79,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         self, app: Ems, function: Callable[..., Any], name: str, options: HandlerOptions, version: int, **place: Any
     ) -> None:
         super().__init__(app, function, name, options, bind=True, **place)
+        _check_takes_flow(name, function)
         self.flow_app = app
         self.version = version
         self._functions = {version: function}
@@ -95,6 +96,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         if iscoroutinefunction(function) != self.is_async:
             fix = "all versions of a flow are async def functions, or none is; give this one another name"
             raise ConfigError([Problem("flow", self.name, fix)])
+        _check_takes_flow(self.name, function)
         self._functions[version] = function
         self.version = max(self._functions)
         self.function = self.__wrapped__ = self._functions[self.version]
@@ -471,3 +473,9 @@ def _debounced(id: str | None, value: float | str) -> float:
     if id is None:
         raise ConfigError([Problem("debounce", repr(value), "needs an id, by which the starts of a burst are known")])
     return seconds
+
+
+def _check_takes_flow(name: str, function: Callable[..., Any]) -> None:
+    by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL)
+    if not any(one.kind in by_place for one in signature(function).parameters.values()):
+        raise ConfigError([Problem("flow", name, "its function takes no argument; the first one is the flow")])

@@ -198,7 +198,10 @@ class HttpSite:
         Raises:
             HttpFault: it has none that is known, or one that may not do this.
         """
-        token = self._tokens.find(request.headers.get("authorization", ""))
+        given = request.headers.get("authorization", "")
+        token = self._tokens.find(given)
+        if token is None and given:
+            raise HttpFault(401, "unknown_token", "no such token, or it was revoked; it is sent as: Bearer ems_...")
         if token is None:
             raise HttpFault(401, "no_token", "send a token: Authorization: Bearer ems_...")
         if not token.may(role):

@@ -16,6 +16,7 @@ from typing import Any
 from emsworker.consume.attempts import MESSAGE_FIELDS, running_fields
 from emsworker.core.errors import repr_of
 from emsworker.core.terminal_text import escape_control, in_utf8, shortened
+from emsworker.core.url import redact
 from emsworker.observe.log_stream import LogStream
 from emsworker.observe.repeats import REPEATS, RepeatHandler
 
@@ -50,6 +51,7 @@ class TextFormatter(logging.Formatter):
     none of them can look like a record of its own. What is longer than 64 KiB loses its middle.
 
     What a handler logs begins with its task, the message's id and the attempt, unless the record names a task itself.
+    Passwords in URLs are hidden, whoever logs them.
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text, with its traceback on further lines."""
-        text = escape_control(shortened(super().format(record), _MOST_CHARACTERS))
+        text = escape_control(redact(shortened(super().format(record), _MOST_CHARACTERS)))
         return shortened(text, _MOST_CHARACTERS).replace("\n", _INDENT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -96,7 +98,7 @@ class JsonFormatter(logging.Formatter):
     It has ``time`` (UTC), ``level``, ``logger``, ``message``, ``process``, ``thread``; the fields of the message that
     is run (see :class:`MessageFields`); whatever the caller gave as ``extra``; and a traceback as ``traceback``.
     ``details`` in ``extra`` is the end of a message that only people need, because the other fields say it too.
-    An object of more than 64 KiB has shorter texts: they lose their middles.
+    An object of more than 64 KiB has shorter texts: they lose their middles. Passwords in URLs are hidden.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -132,7 +134,7 @@ class JsonFormatter(logging.Formatter):
 def _plain(value: Any, most: int) -> Any:
     """Return a value that JSON has, or its text; texts in UTF-8, and of at most about ``most`` characters."""
     if isinstance(value, str):
-        return in_utf8(shortened(value, most))
+        return in_utf8(redact(shortened(value, most)))
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         text.encode()  # half a surrogate pair, which many readers of JSON refuse, raises a ValueError

@@ -167,7 +167,7 @@ def admit(topic: Topic, message: NewMessage) -> None:
     if len(message.body) > topic.max_message_bytes:
         raise MessageTooLarge(
             f"a body of {len(message.body)} bytes is over the limit of topic {topic.name!r}, "
-            f"{topic.max_message_bytes} bytes; nothing was sent"
+            f"{topic.max_message_bytes} bytes; nothing was sent (`ems topics change` raises its max_message_bytes)"
         )
     message.level = 0 if message.priority is None else level_for(topic.name, topic.priorities, message.priority)
 

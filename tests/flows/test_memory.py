@@ -705,6 +705,19 @@ def test_what_cannot_be_started_is_refused_and_leaves_nothing(shop: Shop, test: 
     assert not test.sent and not kept(test)._flows
 
 
+def test_a_flow_without_room_for_itself_and_attributes_that_are_none_are_refused(shop: Shop, test: TestApp) -> None:
+    with pytest.raises(ConfigError, match="the first one is the flow"):
+
+        @shop.app.flow
+        def empty() -> None: ...
+
+    @shop.app.flow
+    def nothing(flow: Flow) -> None: ...
+
+    with pytest.raises(WrongArguments, match="attributes = "):
+        nothing.start(attributes=["a"])
+
+
 def test_wrong_uses_in_a_flow_are_told(shop: Shop, test: TestApp) -> None:
     @shop.app.flow(max_attempts=5)
     def wrong(flow: Flow, what: str) -> Any:

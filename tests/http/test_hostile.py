@@ -107,6 +107,7 @@ def test_a_token_that_is_not_known_is_refused_as_none(strict: Server) -> None:
     for given in ("Bearer ems_x", "Bearer", "Basic eDp5", f"Bearer {strict.tokens['worker']}x", "Bearer \xff"):
         answer = strict.ask("POST", FETCH, {}, role=None, Authorization=given)
         assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="ems"')
+        assert answer.code == "unknown_token"
 
 
 def test_a_body_that_is_too_large_or_of_another_kind_is_refused(strict: Server) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from emsworker.core.errors import ConfigError, UnknownTask
 from emsworker.core.model import HandlerRow
 from emsworker.core.task_figures import BOUNDS_S, TaskFigures, bucket_of, percentile
 from emsworker.store.engine.database import Database
-from emsworker.store.groups import handlers, task_figures, task_pauses
+from emsworker.store.groups import fair, handlers, task_figures, task_pauses
 from emsworker.store.groups.claims import find_work, take_range
 from emsworker.store.groups.limits import acquire
 from tests.store.test_flat_cost import SEQUENCE, reads
@@ -80,6 +81,8 @@ def test_a_client_that_does_not_know_the_paused_tasks_claims_nothing(stream: Str
     tasks = Admin(Database(stream.url)).tasks
     with pytest.raises(UnknownTask, match="did you mean 'a'"):
         tasks.pause("t", "g", "aa")
+    with pytest.raises(UnknownTask, match="did you mean 'a'"):
+        tasks.resume("t", "g", "aa")
     tasks.pause("t", "g", "a")
     tasks.pause("t", "g", "a")
     found = find_work(stream.session, [group.id])
@@ -93,6 +96,16 @@ def test_a_client_that_does_not_know_the_paused_tasks_claims_nothing(stream: Str
     with pytest.raises(ConfigError, match="within_s"):
         tasks.list(within_s=5)
     assert task_pauses.list_pauses(stream.session, [group.id]) == set()
+
+
+def test_what_waits_in_the_lanes_of_a_fair_group_counts(stream: Stream) -> None:
+    topic = stream.topic()
+    group, client = stream.group(topic), stream.client()
+    _fill(stream, topic.id, 20)
+    claimant = replace(stream.claimant(topic, group, client, 1), fair="tenant", most_isolation=-1)
+    fair.take_new(stream.session, claimant, 0, wait=True)
+    assert stream.value("SELECT COUNT(*) FROM ems_retry") == 20
+    assert {one.task: one.waiting for one in Admin(Database(stream.url)).tasks.list()} == {"a": 15, "b": 5}
 
 
 def test_the_commands_list_and_pause_and_leave_a_trace(stream: Stream) -> None:

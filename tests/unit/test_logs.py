@@ -70,6 +70,14 @@ def test_errors_are_one_line_without_passwords() -> None:
     assert one_line(_Away("\n\n gone")).endswith("Away: gone")
 
 
+def test_what_a_handler_logs_hides_passwords() -> None:
+    given = logging.LogRecord("mine", logging.INFO, "", 1, "mysql://u:secret@%s", ("h",), None)
+    given.dsn = "redis://:secret@h"
+    for formatter in (TextFormatter(), JsonFormatter()):
+        text = formatter.format(given)
+        assert "mysql://u:***@h" in text and "secret" not in text
+
+
 def test_json_is_json_whatever_is_logged(lines: io.StringIO) -> None:
     log = logging.getLogger("mine")
     try:

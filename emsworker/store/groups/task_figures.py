@@ -113,6 +113,12 @@ def read_headers(
     return [headers for result in packet.send() for (headers,) in result.rows]
 
 
+def read_lanes(session: Session, topic_id: int, group_id: int, limit: int) -> list[bytes | None]:
+    """Return the headers of at most ``limit`` messages in the lanes of a fair group; see :func:`read_headers`."""
+    args = {"topic_id": topic_id, "group_id": group_id, "limit": limit}
+    return [headers for (headers,) in session.rows(_SQL.read_lanes, args)]
+
+
 def read_running(session: Session, group_ids: Collection[int], limit: int) -> list[tuple[int, bytes | None]]:
     """Return the group and the headers of at most ``limit`` messages that run now, one for each busy thread."""
     if not group_ids:

@@ -42,6 +42,13 @@ DELETE FROM ems_task_figure WHERE slot_at < NOW() - INTERVAL 1 DAY ORDER BY slot
 -- name: delete_old_buckets
 DELETE FROM ems_task_bucket WHERE slot_at < NOW() - INTERVAL 1 DAY ORDER BY slot_at LIMIT %(limit)s
 
+-- name: read_lanes
+-- Headers of messages in the lanes of a fair group: their due times are long ago.
+SELECT IF(LENGTH(m.headers) <= 4000, m.headers, NULL)
+FROM (SELECT `partition`, `offset` FROM ems_retry FORCE INDEX (due)
+  WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at < '1900-01-01' LIMIT %(limit)s) r
+  STRAIGHT_JOIN ems_message m FORCE INDEX (PRIMARY) ON m.topic_id = %(topic_id)s AND m.`partition` = r.`partition` AND m.`offset` = r.`offset`
+
 -- name: read_headers
 -- Headers of a stretch of a partition; without those that are too long to be looked at.
 SELECT IF(LENGTH(headers) <= 4000, headers, NULL) FROM ems_message FORCE INDEX (PRIMARY)
