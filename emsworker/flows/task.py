@@ -477,5 +477,9 @@ def _debounced(id: str | None, value: float | str) -> float:
 
 def _check_takes_flow(name: str, function: Callable[..., Any]) -> None:
     by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL)
-    if not any(one.kind in by_place for one in signature(function).parameters.values()):
+    try:
+        takes = any(one.kind in by_place for one in signature(function).parameters.values())
+    except (TypeError, ValueError):  # it has no signature, as some functions in C
+        return
+    if not takes:
         raise ConfigError([Problem("flow", name, "its function takes no argument; the first one is the flow")])

@@ -705,15 +705,16 @@ def test_what_cannot_be_started_is_refused_and_leaves_nothing(shop: Shop, test: 
     assert not test.sent and not kept(test)._flows
 
 
-def test_a_flow_without_room_for_itself_and_attributes_that_are_none_are_refused(shop: Shop, test: TestApp) -> None:
+def test_how_a_flow_is_declared_and_started_is_checked(shop: Shop, test: TestApp) -> None:
     with pytest.raises(ConfigError, match="the first one is the flow"):
 
         @shop.app.flow
         def empty() -> None: ...
 
-    @shop.app.flow
+    @shop.app.flow(requires="gpu")
     def nothing(flow: Flow) -> None: ...
 
+    assert nothing.group == "workers-gpu"
     with pytest.raises(WrongArguments, match="attributes = "):
         nothing.start(attributes=["a"])
 

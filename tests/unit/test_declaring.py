@@ -199,7 +199,6 @@ def test_a_task_that_requires_tags_has_a_group_of_its_own() -> None:
     assert app.task(name="e", requires="gpu", group="mine")(print).group == "mine"
     with pytest.raises(ConfigError, match="group 'mine' of topic 'default' requires gpu"):
         app.task(name="f", group="mine")(print)
-    assert app.flow(name="g", requires="gpu")(lambda flow: None).group == "workers-gpu"
 
 
 def test_the_key_of_a_fair_call_is_its_argument_or_what_the_caller_gives() -> None:
