@@ -56,6 +56,8 @@ _SHAPE = (
     "WHERE table_schema = DATABASE() ORDER BY 1, 2",
     "SELECT table_name, index_name, seq_in_index, column_name FROM information_schema.statistics "
     "WHERE table_schema = DATABASE() ORDER BY 1, 2, 3",
+    "SELECT table_name, constraint_name, constraint_type FROM information_schema.table_constraints "
+    "WHERE table_schema = DATABASE() ORDER BY 1, 2",
     "SELECT trigger_name, '', '' FROM information_schema.triggers WHERE trigger_schema = DATABASE()",
     "SELECT routine_name, '', '' FROM information_schema.routines WHERE routine_schema = DATABASE()",
 )
