@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeVar
 
 from emsworker.admin.servers import Servers
@@ -24,6 +25,7 @@ from emsworker.store.engine.database import Database
 from emsworker.store.engine.replica import replica_lag, topology
 from emsworker.store.engine.schema import ServerFacts
 from emsworker.store.engine.session import Session
+from emsworker.store.engine.sql import Sql
 from emsworker.store.engine.tables import find_faults
 from emsworker.store.groups import handlers
 from emsworker.store.stream import intake, orphans, retention
@@ -242,10 +244,12 @@ def _check_privileges(database: Database, *, migrated: bool, role: str | None) -
         fix = f"the stream has no tables for this role; there are {', '.join(known)}, and more by `ems migrate --with`"
         return [_error("role", role, fix)]
     roles = known if role is None else (role,)
-    lacks = {
-        one: database.call(lambda session, one=one: probe.missing_privileges(session, migrated=migrated, role=one))  # type: ignore[misc]
-        for one in roles
-    }
+    allowed: set[Sql] = set()
+
+    def find_missing(session: Session, role: str) -> list[str]:
+        return probe.missing_privileges(session, migrated=migrated, role=role, allowed=allowed)
+
+    lacks = {one: database.call(partial(find_missing, role=one)) for one in roles}
     errors = {one: set(missing) - set(probe.MIGRATION_PRIVILEGES) for one, missing in lacks.items()}
     nearest = min(roles, key=lambda one: len(errors[one]))
     enough = [one for one in roles if not errors[one]]

@@ -19,7 +19,7 @@ class SweepBodies:
     """Looks at all large bodies in turn, some at each call, and deletes those that no message needs.
 
     A message leaves by retention, a purge, a cancel or the deletion of its dead letter, its topic or its group, and
-    none of them looks for a body: so whoever has no large bodies pays for none.
+    none of them looks for a body: so a stream without large bodies pays for none.
     """
 
     __name__ = "sweep_bodies"

@@ -259,7 +259,7 @@ class Topic:
 
 
 UNLIMITED_S = 3650 * 86400.0
-"""Timeout from which on a group is taken to have none: whoever runs its messages limits their time."""
+"""Timeout from which on a group is taken to have none: the program that runs its messages limits their time."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class HttpToken:
     """A token.
 
     Args:
-        name: of whoever has it, for logs.
+        name: of its holder, for logs.
         role: one of :data:`ROLES`.
         topics: patterns of topics.
     """

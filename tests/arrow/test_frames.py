@@ -179,10 +179,9 @@ def test_a_reader_holds_two_fetches_and_one_connection(
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:  # as an engine with threads drives it
         sizes = [first.submit(reader.read_next_batch).result().num_rows]
         assert len(fetched) <= 3, "one that was too large, one that is used, and the next one"
-        wait_until(lambda: len(named.rows("SHOW PROCESSLIST")) == threads + 1, what="one connection")
+        assert len(named.rows("SHOW PROCESSLIST")) == threads + 1
         sizes.append(second.submit(reader.read_next_batch).result().num_rows)
-        assert len(fetched) <= 4
-        wait_until(lambda: len(named.rows("SHOW PROCESSLIST")) == threads + 1, what="one connection")
+        assert len(fetched) <= 4 and len(named.rows("SHOW PROCESSLIST")) == threads + 1
     sizes += [batch.num_rows for batch in reader]
     assert sum(sizes) == 21 and max(sizes) <= 4 and sizes[-1] == 1
     batches = scan_polars(subscribe="t", fetch_bytes="4k").collect_batches(chunk_size=2)

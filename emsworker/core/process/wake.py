@@ -10,7 +10,7 @@ from emsworker.core.process import forks
 class Wake:
     """A flag, cleared by the wait that it ends; a forked child finds it set.
 
-    It is a lock that whoever sets the flag releases, because taking a lock is one step: it happens, or an exception
+    It is a lock that is released by setting the flag, because taking a lock is one step: it happens, or an exception
     from outside comes instead. An :class:`threading.Event` takes several, between which such an exception leaves its
     lock in a state that others do not expect.
     """

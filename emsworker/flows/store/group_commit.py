@@ -23,7 +23,7 @@ class Write(Protocol):
 
     @property
     def place(self) -> Any:
-        """Where, in the order in which rows are locked; only one write of a place is in a commit."""
+        """The row that it locks; commits lock rows in this order, and hold one write of each."""
         ...
 
     @property

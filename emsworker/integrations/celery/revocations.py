@@ -1,8 +1,8 @@
 """Revocations of tasks for later, which outlast the workers that were told of them.
 
 Celery's workers keep in memory which tasks were revoked, for three hours, and a task with an ETA waits in the stream
-for as long as it says. So whoever revokes a task by its id writes that down as well, and a worker that gets a task with
-an ETA asks: only then, so that other tasks cost nothing more.
+for as long as it says. So a program that revokes a task by its id writes that down as well, and a worker that gets a
+task with an ETA asks: only then, so that other tasks cost nothing more.
 """
 
 from __future__ import annotations

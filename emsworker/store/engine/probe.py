@@ -95,7 +95,7 @@ def idle_timeouts(session: Session) -> list[IdleTimeout]:
 
 
 def missing_privileges(
-    session: Session, *, migrated: bool, role: str = "admin", allow: Sequence[str] = ()
+    session: Session, *, migrated: bool, role: str = "admin", allow: Sequence[str] = (), allowed: set[Sql] | None = None
 ) -> list[str]:
     """Return the privileges that this user lacks, such as ``DELETE on ems_dead`` or ``CREATE``.
 
@@ -106,9 +106,11 @@ def missing_privileges(
         migrated: whether our tables exist, so that each can be tried.
         role: the role whose privileges are checked.
         allow: additional permissions of the role (see :class:`emsworker.store.engine.grants.Grants`).
+        allowed: what was tried for other roles, and need not be tried again; it is added to.
     """
     needed = _grants(session, migrated).needs(role, allow)
-    missing = [] if migrated and _has_all(session, needed) else list(_missing_on_tables(session, migrated, needed))
+    has_all = migrated and _has_all(session, needed, set() if allowed is None else allowed)
+    missing = [] if has_all else list(_missing_on_tables(session, migrated, needed))
     return missing if role != "admin" else [*missing, *_missing_for_migration(session)]
 
 
@@ -119,7 +121,7 @@ def has_privileges(session: Session, role: str, allow: Sequence[str] = ()) -> bo
         SchemaMissing: a table does not exist.
     """
     try:
-        session.send(_tries(Grants(present_extensions(session)).needs(role, allow)))
+        session.send(join(";", _tries(Grants(present_extensions(session)).needs(role, allow))))
     except AccessDenied:
         return False
     return True
@@ -139,17 +141,20 @@ def _grants(session: Session, migrated: bool) -> Grants:
         return Grants(extensions().values())
 
 
-def _has_all(session: Session, needed: Mapping[str, Mapping[str, str]]) -> bool:
+def _has_all(session: Session, needed: Mapping[str, Mapping[str, str]], allowed: set[Sql]) -> bool:
     """Try all privileges in one round trip: one by one they are several hundred, and most users have them."""
+    tries = [one for one in _tries(needed) if one not in allowed]
     try:
-        session.send(_tries(needed))
+        if tries:
+            session.send(join(";", tries))
     except (AccessDenied, SchemaMissing):
         return False
+    allowed.update(tries)
     return True
 
 
-def _tries(needed: Mapping[str, Mapping[str, str]]) -> Sql:
-    return join(";", [_try(verb, table, column) for table in needed for verb, column in needed[table].items()])
+def _tries(needed: Mapping[str, Mapping[str, str]]) -> list[Sql]:
+    return [_try(verb, table, column) for table in needed for verb, column in needed[table].items()]
 
 
 def may_insert(session: Session, table: str) -> bool:
