@@ -27,7 +27,7 @@ ORDER = {
 }
 """By which columns the rows of each dataset are ordered."""
 _NEVER_NULL = frozenset({"offset", "timestamp", "value"})
-"""Columns that every table that has them declares NOT NULL: for them the server need not look, and most reads have them."""
+"""Columns of most reads that are NOT NULL in every table that has them: the server need not look."""
 
 
 @dataclass(frozen=True)
