@@ -27,12 +27,14 @@ from emsworker.core.times import in_utc
 from emsworker.publish.gathered import GatheredSends
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
 from emsworker.publish.transaction import OutboxTransaction, Transaction
+from emsworker.tasks.calls import CALLED_WITH, CallOptions, CallTarget, call_body, prepare_call
 from emsworker.tasks.decorators import (
     BoundDecorator,
     BoundTransactionalDecorator,
     TaskDecorator,
     TransactionalDecorator,
 )
+from emsworker.tasks.handler import Subscription, check_function, full_name
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, check_middleware, hooks
 from emsworker.tasks.options import HandlerKeywords, TaskKeywords
@@ -40,19 +42,7 @@ from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, CallReceipt, ResultSet, uids_of
 from emsworker.tasks.schedules import AppSchedules
-from emsworker.tasks.task import (
-    CALLED_WITH,
-    CallOptions,
-    CallTarget,
-    CoroutineTask,
-    GivenTask,
-    Subscription,
-    Task,
-    call_body,
-    check_function,
-    full_name,
-    prepare_call,
-)
+from emsworker.tasks.task import CoroutineTask, GivenTask, Task
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
@@ -507,7 +497,8 @@ class Ems:
         transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
         expires, task_id = options.pop("expires", None), options.pop("task_id", None)
         target = CallTarget(name, topic, check_name("group", group or self.settings.group))
-        call = prepare_call(self, target, call_body(name, args, kwargs), expires, task_id, options)
+        body = call_body(name, args, kwargs)
+        call = prepare_call(target, body, expires, task_id, options, self.server_time)
         return self.send_prepared(call, transaction)
 
     async def asend_task(

@@ -12,10 +12,12 @@ from emsworker.core.model import TopicKind
 from emsworker.core.selection.filters import Filter
 from emsworker.tasks.broadcast import BROADCAST_OPTIONS, BroadcastOptions, BroadcastRoute
 from emsworker.tasks.fairness import check_fair
+from emsworker.tasks.handler import Subscription, check_function, full_name
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.periodic import Periodic
 from emsworker.tasks.requirements import check_requires, default_group
-from emsworker.tasks.task import Route, Subscription, Task, check_function, full_name
+from emsworker.tasks.route import Route
+from emsworker.tasks.task import Task
 
 Function = Callable[..., Any]
 

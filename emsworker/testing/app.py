@@ -31,7 +31,7 @@ from emsworker.core.times import in_utc
 from emsworker.core.work import AvailableWork, Claimant
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 _CLAIM = 500
 _MOST_RUNS = 20_000

@@ -14,7 +14,7 @@ from emsworker.core.model import TASK_HEADER, Group, HandlerRow, Isolation, Mess
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
-from emsworker.tasks.handlers import declare_handlers
+from emsworker.tasks.handler_rows import declare_handlers
 from emsworker.worker.dead_notices import DeadNotices
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets

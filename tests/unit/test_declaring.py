@@ -16,7 +16,7 @@ from emsworker.loader import load_app
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements, split_script
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import PASSED_OVER
+from emsworker.tasks.route import PASSED_OVER
 from tests.support.statements import sql_files, statements_beside
 
 ROOT = Path(__file__).resolve().parents[2]
