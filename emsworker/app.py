@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
@@ -15,17 +14,16 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.placed import PlacedBroker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, InvalidName, Problem, TopicRuleError
+from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.extension import load
 from emsworker.core.ids import check_name
-from emsworker.core.model import Message, NewMessage, Receipt
-from emsworker.core.options import refuse_reserved, refuse_unknown
+from emsworker.core.model import Message, Receipt
+from emsworker.core.options import refuse_unknown
 from emsworker.core.process.forks import fork_blocked
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.times import in_utc
-from emsworker.publish.gathered import GatheredSends
-from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
+from emsworker.publish.outgoing import Outgoing, SendOptions, checked, checked_many
 from emsworker.publish.transaction import OutboxTransaction, Transaction
 from emsworker.tasks.calls import CALLED_WITH, CallOptions, CallTarget, call_body, prepare_call
 from emsworker.tasks.decorators import (
@@ -36,9 +34,10 @@ from emsworker.tasks.decorators import (
 )
 from emsworker.tasks.handler import Subscription, check_function, full_name
 from emsworker.tasks.idempotency import Once
-from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, check_middleware, hooks
+from emsworker.tasks.middleware import Middleware, check_middleware
 from emsworker.tasks.options import HandlerKeywords, TaskKeywords
 from emsworker.tasks.periodic import make_periodic
+from emsworker.tasks.publisher import Publisher
 from emsworker.tasks.registry import Function, Registry
 from emsworker.tasks.results import AsyncResult, CallReceipt, ResultSet, uids_of
 from emsworker.tasks.schedules import AppSchedules
@@ -74,6 +73,7 @@ class Ems:
 
     Attributes:
         registry: what the app has declared.
+        publisher: the way of its messages to the broker.
 
     Raises:
         ConfigError: naming every wrong setting.
@@ -83,12 +83,12 @@ class Ems:
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
         self.name = check_name("app", name)
-        self.middleware: tuple[Middleware, ...] = ()
-        self.add_middleware(*middleware)
         self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
+        self.publisher = Publisher(self.settings, lambda: self.broker)
+        self.middleware: tuple[Middleware, ...] = ()
+        self.add_middleware(*middleware)
         self._broker: Broker = self._open_broker()
-        self._gathered = GatheredSends(self._encode_one, lambda topic, messages: self.broker.send(topic, messages))
         self._becomes_eager = self.settings.eager
 
     def add_middleware(self, *middleware: Middleware) -> None:
@@ -99,9 +99,7 @@ class Ems:
         """
         check_middleware(middleware)
         self.middleware += middleware
-        self._around_publish = hooks(self.middleware, "around_publish")
-        self._before_publish = hooks(self.middleware, "before_publish")
-        self._after_publish = hooks(self.middleware, "after_publish")
+        self.publisher.use(self.middleware)
 
     def reconfigure(self, **changes: Any) -> None:
         """Change settings of an app that has not been used yet, as `ems worker --url` does.
@@ -109,7 +107,7 @@ class Ems:
         Raises:
             ConfigError: a setting is unknown or wrong.
         """
-        self.settings = self.registry.settings = replace(self.settings, **changes)
+        self.settings = self.registry.settings = self.publisher.settings = replace(self.settings, **changes)
         self.close()
         self._broker = self._open_broker()
 
@@ -437,7 +435,7 @@ class Ems:
                 written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        return self._publish(topic, [_checked(topic, body, options)], transaction)[0]
+        return self.publisher.publish(topic, [checked(topic, body, options)], transaction)[0]
 
     def send_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -453,17 +451,7 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
-        refuse_unknown("send_many()", options, MESSAGE_OPTIONS)
-        refuse_reserved(options.get("headers"))
-        if isinstance(bodies, str | bytes | Mapping) or not isinstance(bodies, Iterable):
-            fix = "must be a list of bodies, or another iterable of them; send() sends a single one"
-            raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", fix)])
-        outgoing = [*_outgoing(topic, list(bodies), options)]
-        for item in outgoing:
-            refuse_reserved(item.headers)
-            if item.topic != topic:
-                raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        return self._publish(topic, outgoing, transaction, many=True)
+        return self.publisher.publish(topic, checked_many(topic, bodies, options), transaction, many=True)
 
     def send_task(
         self,
@@ -499,7 +487,7 @@ class Ems:
         target = CallTarget(name, topic, check_name("group", group or self.settings.group))
         body = call_body(name, args, kwargs)
         call = prepare_call(target, body, expires, task_id, options, self.server_time)
-        return self.send_prepared(call, transaction)
+        return self.publisher.publish(topic, [call], transaction)[0]
 
     async def asend_task(
         self,
@@ -518,38 +506,11 @@ class Ems:
 
         task = self.registry.declared_task(name, options.get("topic"), group)
         topic = options.get("topic") or (self.settings.topic if task is None else task.topic)
-        return await self.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
+        return await self.publisher.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
 
     def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
-        return self.send_prepared(Outgoing(topic, body, **options), transaction)
-
-    def send_prepared(self, outgoing: Outgoing, transaction: Any = None) -> Receipt:
-        """Send one message that :meth:`Task.prepare` has made."""
-        return self._publish(outgoing.topic, [outgoing], transaction)[0]
-
-    def _publish(self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False) -> list[Receipt]:
-        if not self._around_publish:
-            return self._publish_within(topic, outgoing, transaction)
-        publish = PublishBracket(topic, outgoing, many, transaction is not None)
-        with OpenBrackets(self._around_publish, publish) as brackets:
-            brackets.open()
-            publish.receipts = receipts = self._publish_within(topic, outgoing, transaction)
-        return receipts
-
-    def _publish_within(self, topic: str, outgoing: list[Outgoing], transaction: Any) -> list[Receipt]:
-        """Send inside the brackets, with the hooks."""
-        receipts = self.broker.send(topic, self._encode(outgoing), transaction)
-        if self._after_publish:
-            self._note_sent(zip(outgoing, receipts, strict=True), transaction)
-        return receipts
-
-    def _note_sent(self, sent: Iterable[tuple[Outgoing, Receipt]], transaction: Any) -> None:
-        """Call the hooks for what was sent, or keep it until its transaction is committed, if that is one of ours."""
-        if transaction is None:
-            self.after_commit(sent)
-        elif isinstance(transaction, OutboxTransaction):
-            transaction.sent += sent
+        return self.publisher.publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
 
     async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message from a coroutine, and return after its commit; the event loop is never blocked.
@@ -567,26 +528,13 @@ class Ems:
                 of these ends with its coroutine, and its transaction decides about the message.
         """
         name = f"a send to {topic}"
-        if self.gathers(transaction):
-            return await self.send_gathered(name, lambda: _checked(topic, body, options))
+        if self.publisher.gathers(transaction):
+            return await self.publisher.send_gathered(name, lambda: checked(topic, body, options))
 
         def send(transaction: Any) -> Receipt:
             return self.send(topic, body, transaction=transaction, **options)
 
-        return await self.in_pool(name, topic, send, transaction)
-
-    def gathers(self, transaction: Any) -> bool:
-        """Return whether a send of a coroutine may share a commit with others: no transaction or middleware has it."""
-        hooks = self._around_publish or self._before_publish or self._after_publish
-        return transaction is None and not hooks and not self.pool.is_empty
-
-    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt:
-        """Send what ``prepare`` returns, together with what other coroutines send; see :meth:`gathers`.
-
-        Args:
-            name: of the send, for a warning.
-        """
-        return await self._gathered.send(self.pool, prepare, name)
+        return await self.publisher.in_pool(name, topic, send, transaction)
 
     async def asend_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -599,43 +547,12 @@ class Ems:
         def send(transaction: Any) -> list[Receipt]:
             return self.send_many(topic, bodies, transaction=transaction, **options)
 
-        return await self.in_pool(f"a send to {topic}", topic, send, transaction)
-
-    async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
-        """Run a send, which gets the transaction, by a thread of the pool.
-
-        With an asynchronous connection of SQLAlchemy it runs in the coroutine itself, whose driver awaits.
-
-        Args:
-            name: of the send, for a warning.
-            topic: that it sends to.
-        """
-        if not hasattr(transaction, "run_sync"):
-            return await self.pool.run(partial(send, transaction), name)
-        await self.pool.run(partial(self.broker.prepare, topic))
-        sent: Sent = await transaction.run_sync(send)
-        return sent
+        return await self.publisher.in_pool(f"a send to {topic}", topic, send, transaction)
 
     @property
     def pool(self) -> ThreadPool:
         """The threads on which coroutines send: ``await app.pool.run(call)`` runs another call that blocks."""
         return self.broker.pool
-
-    def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt]:
-        """Send many messages whose headers may be reserved; see :meth:`send_many`."""
-        return self._publish(topic, outgoing, transaction, many=True)
-
-    def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
-        """Return messages as they are stored; mistakes are refused before the broker may create a topic."""
-        for hook in self._before_publish:
-            for item in outgoing:
-                hook(item)
-        if not self.settings.publishing:
-            raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
-        return [item.encode(self.settings) for item in outgoing]
-
-    def _encode_one(self, outgoing: Outgoing) -> NewMessage:
-        return self._encode([outgoing])[0]
 
     def transaction(self, *, server: str | None = None) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.
@@ -653,13 +570,8 @@ class Ems:
         return self.broker.transaction(self) if server is None else self.server(server).transaction(self)
 
     def after_commit(self, sent: Iterable[tuple[Outgoing, Receipt]]) -> None:
-        """Call the ``after_publish`` hooks for committed messages; an error of theirs is logged: the send is done."""
-        for item, receipt in sent:
-            for hook in self._after_publish:
-                try:
-                    hook(item, receipt)
-                except Exception:
-                    log.exception("a hook failed after a message was sent to %s", item.topic)
+        """Call the ``after_publish`` hooks for messages of a transaction that is committed."""
+        self.publisher.after_commit(sent)
 
     def server_time(self, when: float | datetime) -> datetime:
         """Return a time, or a number of seconds from the server's now, as a time in UTC."""
@@ -806,9 +718,9 @@ class Ems:
 
         Sends of coroutines that have begun are waited for, those that wait for their turn are cancelled.
         """
-        self._gathered.close()
+        self.publisher.cancel_waiting()
         self._broker.close()
-        self._gathered.close()  # what came meanwhile, whose thread was dropped
+        self.publisher.cancel_waiting()  # what came meanwhile, whose thread was dropped
 
     async def aclose(self) -> None:
         """Close the connections from a coroutine; see :meth:`close`."""
@@ -859,22 +771,3 @@ class Ems:
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
-
-
-def _checked(topic: str, body: Any, options: SendOptions) -> Outgoing:
-    if options:
-        refuse_unknown("send()", options, MESSAGE_OPTIONS)
-        refuse_reserved(options.get("headers"))
-    return Outgoing(topic, body, **options)
-
-
-def _outgoing(topic: str, bodies: list[Any], options: Mapping[str, Any]) -> Iterator[Outgoing]:
-    own = any(isinstance(body, Outgoing) for body in bodies)
-    if own and (theirs := [name for name in options if name not in _TIMES]):
-        fix = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
-        raise ConfigError([Problem(name, repr(options[name]), fix) for name in theirs])
-    for body in bodies:
-        if isinstance(body, Outgoing):
-            yield replace(body, **options) if options else body
-        else:
-            yield Outgoing(topic, body, **options)

@@ -220,7 +220,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         def send(transaction: Any) -> FlowHandle[R]:
             return self.start(*args, transaction=transaction, **kwargs)
 
-        return await self.flow_app.in_pool(f"a flow of {self.name}", self.topic, send, transaction)
+        return await self.flow_app.publisher.in_pool(f"a flow of {self.name}", self.topic, send, transaction)
 
     def task_named(self, name: str) -> Task[..., Any]:
         """Return a task of the app.

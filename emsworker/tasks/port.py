@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Protocol, TypeVar, Unpack, overload
+from typing import Any, Protocol, Unpack, overload
 
 from emsworker.core.config import Settings
 from emsworker.core.model import R, Receipt
 from emsworker.core.process.threads import ThreadPool
-from emsworker.publish.outgoing import Outgoing, SendOptions
+from emsworker.publish.outgoing import SendOptions
 from emsworker.publish.transaction import OutboxTransaction
 from emsworker.tasks.calls import CallOptions
 from emsworker.tasks.idempotency import Once
+from emsworker.tasks.publisher import Publisher
 from emsworker.tasks.results import AsyncResult
-
-Sent = TypeVar("Sent")
 
 
 class App(Protocol):
@@ -24,6 +23,7 @@ class App(Protocol):
 
     name: str
     settings: Settings
+    publisher: Publisher
 
     @property
     def pool(self) -> ThreadPool:
@@ -72,26 +72,6 @@ class App(Protocol):
         **options: Unpack[CallOptions],
     ) -> Receipt[Any]:
         """Send a call of a task by its name, from a coroutine."""
-        ...
-
-    async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
-        """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
-        ...
-
-    def gathers(self, transaction: Any) -> bool:
-        """Return whether a send of a coroutine may share a commit with others."""
-        ...
-
-    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt[Any]:
-        """Send one message, which a thread prepares, together with what other coroutines send."""
-        ...
-
-    def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt[Any]]:
-        """Send many messages whose headers may be reserved."""
-        ...
-
-    def send_prepared(self, outgoing: Outgoing, transaction: Any = None) -> Receipt[Any]:
-        """Send one message whose headers may be reserved."""
         ...
 
     def transaction(self) -> AbstractContextManager[OutboxTransaction]:

@@ -308,7 +308,7 @@ class Task(Handler, Generic[P, R]):
         """
         refuse_unknown("apply_async()", options, CALLED_WITH)
         call = self.prepare(args, kwargs, expires=expires, task_id=task_id, topic=topic, **options)
-        return self.receipt_of(self.app.send_prepared(call, transaction))
+        return self.receipt_of(self.app.publisher.publish(call.topic, [call], transaction)[0])
 
     def receipt_of(self, receipt: Receipt[Any]) -> Receipt[R]:
         """Return the receipt of a call of this task; one that names the task if its result is built."""
@@ -434,7 +434,7 @@ class Task(Handler, Generic[P, R]):
             raise WrongArguments(
                 f"calls of task {self.name!r} are for topics {', '.join(sorted(topics))}; give those of one topic"
             )
-        sent = self.app.send_calls(topics.pop(), prepared, transaction=transaction) if prepared else []
+        sent = self.app.publisher.publish(topics.pop(), prepared, transaction, many=True) if prepared else []
         return sent if self.result_type is None else [self.receipt_of(receipt) for receipt in sent]
 
     async def adelay_many(
@@ -446,7 +446,7 @@ class Task(Handler, Generic[P, R]):
             return self.delay_many(calls, transaction=transaction, **options)
 
         name, topic = f"calls of {self.name}", options.get("topic") or self.topic
-        return await self.app.in_pool(name, topic, send, transaction)
+        return await self.app.publisher.in_pool(name, topic, send, transaction)
 
     def _prepare_one(self, call: Any, options: ManyOptions) -> Outgoing:
         if isinstance(call, Signature):
@@ -502,14 +502,14 @@ class PreparedTask(Generic[P, R]):
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Send a call to the stream from a coroutine; see :meth:`Ems.asend` for what a cancellation does."""
         task, name, transaction = self.task, f"a call of {self.task.name}", self.options.get("transaction")
-        if task.app.gathers(transaction):
-            return task.receipt_of(await task.app.send_gathered(name, lambda: self._prepare(args, kwargs)))
+        if task.app.publisher.gathers(transaction):
+            return task.receipt_of(await task.app.publisher.send_gathered(name, lambda: self._prepare(args, kwargs)))
 
         def send(transaction: Any) -> Receipt[R]:
             options: CallOptions = {**self.options, "transaction": transaction}
             return task.apply_async(args, kwargs, **options)
 
-        return await task.app.in_pool(name, self.options.get("topic") or task.topic, send, transaction)
+        return await task.app.publisher.in_pool(name, self.options.get("topic") or task.topic, send, transaction)
 
     def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outgoing:
         options = {name: value for name, value in self.options.items() if name != "transaction"}
@@ -572,7 +572,8 @@ class Signature(PartialSignature[R]):
 
     def delay(self, *, transaction: Any = None) -> Receipt[R]:
         """Send it now; see :meth:`Task.apply_async`."""
-        return self.task.receipt_of(self.task.app.send_prepared(self.prepare(), transaction))
+        call = self.prepare()
+        return self.task.receipt_of(self.task.app.publisher.publish(call.topic, [call], transaction)[0])
 
     def prepare(self) -> Outgoing:
         """Return what is sent.
