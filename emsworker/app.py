@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.placed import PlacedBroker
@@ -27,15 +27,27 @@ from emsworker.publish.outgoing import Outgoing, SendOptions, checked, checked_m
 from emsworker.publish.transaction import OutboxTransaction, Transaction
 from emsworker.tasks.calls import CALLED_WITH, CallOptions, CallTarget, call_body, prepare_call
 from emsworker.tasks.decorators import (
+    BatchDecorator,
+    BatchKeywords,
+    BatchSubscriberKeywords,
     BoundDecorator,
+    BoundKeywords,
     BoundTransactionalDecorator,
+    BoundTransactionalKeywords,
+    PlainKeywords,
+    SubscriberKeywords,
     TaskDecorator,
+    TransactionalBatchDecorator,
+    TransactionalBatchKeywords,
+    TransactionalBatchSubscriberKeywords,
     TransactionalDecorator,
+    TransactionalKeywords,
+    TransactionalSubscriberKeywords,
 )
 from emsworker.tasks.handler import Subscription, check_function, full_name
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.middleware import Middleware, check_middleware
-from emsworker.tasks.options import HandlerKeywords, TaskKeywords
+from emsworker.tasks.options import TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.publisher import Publisher
 from emsworker.tasks.registry import Function, Registry
@@ -134,69 +146,21 @@ class Ems:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(  # type: ignore[overload-overlap]
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[False] = False,
-        transactional: Literal[False] = False,
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> TaskDecorator: ...
+    def task(self, function: None = None, /, **options: Unpack[PlainKeywords]) -> TaskDecorator: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[BoundKeywords]) -> BoundDecorator: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[TransactionalKeywords]) -> TransactionalDecorator: ...
     @overload
     def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[True],
-        transactional: Literal[False] = False,
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> BoundDecorator: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[False] = False,
-        transactional: Literal[True],
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> TransactionalDecorator: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[True],
-        transactional: Literal[True],
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
+        self, function: None = None, /, **options: Unpack[BoundTransactionalKeywords]
     ) -> BoundTransactionalDecorator: ...
     @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        transactional: Literal[False] = False,
-        batch: int,
-        **options: Unpack[TaskKeywords],
-    ) -> Callable[[Callable[[list[Message]], Any]], GivenTask[..., None]]: ...
+    def task(self, function: None = None, /, **options: Unpack[BatchKeywords]) -> BatchDecorator: ...
     @overload
     def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        transactional: Literal[True],
-        batch: int,
-        **options: Unpack[TaskKeywords],
-    ) -> Callable[[Callable[[Transaction, list[Message]], Any]], GivenTask[..., None]]: ...
+        self, function: None = None, /, **options: Unpack[TransactionalBatchKeywords]
+    ) -> TransactionalBatchDecorator: ...
     def task(
         self,
         function: Function | None = None,
@@ -246,53 +210,19 @@ class Ems:
 
     @overload
     def subscribe(  # type: ignore[overload-overlap]
-        self,
-        topic: str,
-        group: str | None = None,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        broadcast: bool = False,
-        name: str | None = None,
-        transactional: Literal[False] = False,
-        batch: Literal[0] = 0,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str | None = None, **options: Unpack[SubscriberKeywords]
     ) -> Callable[[Callable[[Message], Any]], Subscription]: ...
     @overload
     def subscribe(  # type: ignore[overload-overlap]
-        self,
-        topic: str,
-        group: str,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        transactional: Literal[True],
-        batch: Literal[0] = 0,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str, **options: Unpack[TransactionalSubscriberKeywords]
     ) -> Callable[[Callable[[Transaction, Message], Any]], Subscription]: ...
     @overload
     def subscribe(
-        self,
-        topic: str,
-        group: str,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        transactional: Literal[False] = False,
-        batch: int,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str, **options: Unpack[BatchSubscriberKeywords]
     ) -> Callable[[Callable[[list[Message]], Any]], Subscription]: ...
     @overload
     def subscribe(
-        self,
-        topic: str,
-        group: str,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        transactional: Literal[True],
-        batch: int,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str, **options: Unpack[TransactionalBatchSubscriberKeywords]
     ) -> Callable[[Callable[[Transaction, list[Message]], Any]], Subscription]: ...
     def subscribe(
         self,
