@@ -103,7 +103,7 @@ def send(
     if lines:
         _send_lines(app, topic, body, reader, options, as_json)
         return
-    receipt = app.send_call(topic, content, **options)
+    receipt = app.publisher.send(topic, content, **options)
     app.close()
     print_done(asdict(receipt), _sentence(receipt, options), as_json)
 

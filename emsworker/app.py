@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.broker.placed import PlacedBroker
+from emsworker.broker.placed import open_broker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.extension import load
 from emsworker.core.ids import check_name
-from emsworker.core.model import Message, Receipt
+from emsworker.core.model import Message, R, Receipt
 from emsworker.core.options import refuse_unknown
 from emsworker.core.process.forks import fork_blocked
 from emsworker.core.process.threads import ThreadPool
@@ -25,35 +22,18 @@ from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.times import in_utc
 from emsworker.publish.outgoing import Outgoing, SendOptions, checked, checked_many
 from emsworker.publish.transaction import OutboxTransaction, Transaction
+from emsworker.tasks import decorators as typed
 from emsworker.tasks.calls import CALLED_WITH, CallOptions, CallTarget, call_body, prepare_call
-from emsworker.tasks.decorators import (
-    BatchDecorator,
-    BatchKeywords,
-    BatchSubscriberKeywords,
-    BoundDecorator,
-    BoundKeywords,
-    BoundTransactionalDecorator,
-    BoundTransactionalKeywords,
-    PlainKeywords,
-    SubscriberKeywords,
-    TaskDecorator,
-    TransactionalBatchDecorator,
-    TransactionalBatchKeywords,
-    TransactionalBatchSubscriberKeywords,
-    TransactionalDecorator,
-    TransactionalKeywords,
-    TransactionalSubscriberKeywords,
-)
-from emsworker.tasks.handler import Subscription, check_function, full_name
+from emsworker.tasks.handler import Subscription
 from emsworker.tasks.idempotency import Once
 from emsworker.tasks.middleware import Middleware, check_middleware
 from emsworker.tasks.options import TaskKeywords
 from emsworker.tasks.periodic import make_periodic
 from emsworker.tasks.publisher import Publisher
 from emsworker.tasks.registry import Function, Registry
-from emsworker.tasks.results import AsyncResult, CallReceipt, ResultSet, uids_of
+from emsworker.tasks.results import AsyncResult, ResultSet, results_of
 from emsworker.tasks.schedules import AppSchedules
-from emsworker.tasks.task import CoroutineTask, GivenTask, Task
+from emsworker.tasks.task import CoroutineTask, Task
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
@@ -63,14 +43,9 @@ if TYPE_CHECKING:
     from emsworker.flows.task import FlowTask
     from emsworker.testing import TestApp
 
-_TIMES = ("countdown", "eta", "delay")
 _FLOWS = "emsworker.flows.declaring"  # an extension: loaded when it is used
 
-log = logging.getLogger(__name__)
-
 P = ParamSpec("P")
-R = TypeVar("R")
-Sent = TypeVar("Sent")
 AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
@@ -86,6 +61,7 @@ class Ems:
     Attributes:
         registry: what the app has declared.
         publisher: the way of its messages to the broker.
+        streams: the broker, in memory only within :meth:`test`: it knows the servers, and the topics on each.
 
     Raises:
         ConfigError: naming every wrong setting.
@@ -100,7 +76,7 @@ class Ems:
         self.publisher = Publisher(self.settings, lambda: self.broker)
         self.middleware: tuple[Middleware, ...] = ()
         self.add_middleware(*middleware)
-        self._broker: Broker = self._open_broker()
+        self.streams: Broker = open_broker(self.settings, self.registry.topic_settings)
         self._becomes_eager = self.settings.eager
 
     def add_middleware(self, *middleware: Middleware) -> None:
@@ -121,7 +97,7 @@ class Ems:
         """
         self.settings = self.registry.settings = self.publisher.settings = replace(self.settings, **changes)
         self.close()
-        self._broker = self._open_broker()
+        self.streams = open_broker(self.settings, self.registry.topic_settings)
 
     def bind_to_server(self, server: str) -> None:
         """Consume from one of several servers: :attr:`stream` and :meth:`transaction` are there from now on.
@@ -129,15 +105,8 @@ class Ems:
         Raises:
             ConfigError: the setting `servers` names no such server.
         """
-        self.close()
-        self._broker = self._open_broker()
-        self._broker.live_on(server)
-
-    def _open_broker(self) -> Broker:
-        settings_of = self.registry.topic_settings
-        if self.settings.servers:
-            return PlacedBroker(self.settings, settings_of)
-        return MysqlBroker(self.settings, settings_of)
+        self.reconfigure()
+        self.streams.live_on(server)
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
@@ -146,21 +115,23 @@ class Ems:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(self, function: None = None, /, **options: Unpack[PlainKeywords]) -> TaskDecorator: ...  # type: ignore[overload-overlap]
+    def task(self, function: None = None, /, **options: Unpack[typed.PlainKeywords]) -> typed.TaskDecorator: ...  # type: ignore[overload-overlap]
     @overload
-    def task(self, function: None = None, /, **options: Unpack[BoundKeywords]) -> BoundDecorator: ...
-    @overload
-    def task(self, function: None = None, /, **options: Unpack[TransactionalKeywords]) -> TransactionalDecorator: ...
+    def task(self, function: None = None, /, **options: Unpack[typed.BoundKeywords]) -> typed.BoundDecorator: ...
     @overload
     def task(
-        self, function: None = None, /, **options: Unpack[BoundTransactionalKeywords]
-    ) -> BoundTransactionalDecorator: ...
-    @overload
-    def task(self, function: None = None, /, **options: Unpack[BatchKeywords]) -> BatchDecorator: ...
+        self, function: None = None, /, **options: Unpack[typed.TransactionalKeywords]
+    ) -> typed.TransactionalDecorator: ...
     @overload
     def task(
-        self, function: None = None, /, **options: Unpack[TransactionalBatchKeywords]
-    ) -> TransactionalBatchDecorator: ...
+        self, function: None = None, /, **options: Unpack[typed.BoundTransactionalKeywords]
+    ) -> typed.BoundTransactionalDecorator: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[typed.BatchKeywords]) -> typed.BatchDecorator: ...
+    @overload
+    def task(
+        self, function: None = None, /, **options: Unpack[typed.TransactionalBatchKeywords]
+    ) -> typed.TransactionalBatchDecorator: ...
     def task(
         self,
         function: Function | None = None,
@@ -190,39 +161,25 @@ class Ems:
         """
 
         def declare(function: Function) -> Task:
-            check_function("task", function)
-            checked = self.registry.options(options)
-            given = bind or checked.transactional or checked.batch
-            kind = GivenTask if given else CoroutineTask if iscoroutinefunction(function) else Task
-            task: Task = kind(
-                self,
-                function,
-                check_name("task", name or full_name(function)),
-                checked,
-                topic=topic or self.settings.topic,
-                group=self.registry.group_for(group, checked),
-                bind=bind,
-            )
-            self.registry.add_task(task, order)
-            return task
+            return self.registry.declare_task(self, function, name, topic, group, order, options, bind=bind)
 
         return declare if function is None else declare(function)
 
     @overload
     def subscribe(  # type: ignore[overload-overlap]
-        self, topic: str, group: str | None = None, **options: Unpack[SubscriberKeywords]
+        self, topic: str, group: str | None = None, **options: Unpack[typed.SubscriberKeywords]
     ) -> Callable[[Callable[[Message], Any]], Subscription]: ...
     @overload
     def subscribe(  # type: ignore[overload-overlap]
-        self, topic: str, group: str, **options: Unpack[TransactionalSubscriberKeywords]
+        self, topic: str, group: str, **options: Unpack[typed.TransactionalSubscriberKeywords]
     ) -> Callable[[Callable[[Transaction, Message], Any]], Subscription]: ...
     @overload
     def subscribe(
-        self, topic: str, group: str, **options: Unpack[BatchSubscriberKeywords]
+        self, topic: str, group: str, **options: Unpack[typed.BatchSubscriberKeywords]
     ) -> Callable[[Callable[[list[Message]], Any]], Subscription]: ...
     @overload
     def subscribe(
-        self, topic: str, group: str, **options: Unpack[TransactionalBatchSubscriberKeywords]
+        self, topic: str, group: str, **options: Unpack[typed.TransactionalBatchSubscriberKeywords]
     ) -> Callable[[Callable[[Transaction, list[Message]], Any]], Subscription]: ...
     def subscribe(
         self,
@@ -251,16 +208,7 @@ class Ems:
         Raises:
             ConfigError: an option is unknown or wrong, or the group has a handler already.
         """
-        wanted: Any = filter
-        if not isinstance(wanted, Filter):
-            raise ConfigError([Problem("filter", repr(wanted), "must be a Filter, like Filter(tags=['new'])")])
-        if broadcast:
-            self.registry.check_broadcast(topic, group, options if order is None else options | {"order": order})
-            return lambda function: self.registry.add_broadcast(function, topic, name, filter, options)
-        if group is None or name is not None:
-            fix = "name a group, or say broadcast=True (only that has a name=)"
-            raise ConfigError([Problem("subscribe", repr(topic), fix)])
-        return lambda function: self.registry.add_subscription(function, topic, group, filter, order, options)
+        return self.registry.subscriber(topic, group, filter, order, options, broadcast=broadcast, name=name)
 
     def periodic(
         self,
@@ -413,10 +361,9 @@ class Ems:
         if task is not None:
             return task.apply_async(args, kwargs, **options)
         transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
-        expires, task_id = options.pop("expires", None), options.pop("task_id", None)
         target = CallTarget(name, topic, check_name("group", group or self.settings.group))
-        body = call_body(name, args, kwargs)
-        call = prepare_call(target, body, expires, task_id, options, self.server_time)
+        at = options.pop("expires", None), options.pop("task_id", None)
+        call = prepare_call(target, call_body(name, args, kwargs), *at, options, self.server_time)
         return self.publisher.publish(topic, [call], transaction)[0]
 
     async def asend_task(
@@ -438,10 +385,6 @@ class Ems:
         topic = options.get("topic") or (self.settings.topic if task is None else task.topic)
         return await self.publisher.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
 
-    def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
-        return self.publisher.publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
-
     async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message from a coroutine, and return after its commit; the event loop is never blocked.
 
@@ -460,11 +403,9 @@ class Ems:
         name = f"a send to {topic}"
         if self.publisher.gathers(transaction):
             return await self.publisher.send_gathered(name, lambda: checked(topic, body, options))
-
-        def send(transaction: Any) -> Receipt:
-            return self.send(topic, body, transaction=transaction, **options)
-
-        return await self.publisher.in_pool(name, topic, send, transaction)
+        return await self.publisher.in_pool(
+            name, topic, lambda tx: self.send(topic, body, transaction=tx, **options), transaction
+        )
 
     async def asend_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -473,11 +414,10 @@ class Ems:
 
         Those of one statement are sent together or not at all.
         """
-
-        def send(transaction: Any) -> list[Receipt]:
-            return self.send_many(topic, bodies, transaction=transaction, **options)
-
-        return await self.publisher.in_pool(f"a send to {topic}", topic, send, transaction)
+        name = f"a send to {topic}"
+        return await self.publisher.in_pool(
+            name, topic, lambda tx: self.send_many(topic, bodies, transaction=tx, **options), transaction
+        )
 
     @property
     def pool(self) -> ThreadPool:
@@ -497,7 +437,7 @@ class Ems:
             ConfigError: the setting `servers` names no such server.
             StoreUnavailable: the connection was lost in COMMIT, and it is not known if it was committed.
         """
-        return self.broker.transaction(self) if server is None else self.server(server).transaction(self)
+        return self.broker.transaction(self) if server is None else self.streams.server(server).transaction(self)
 
     def after_commit(self, sent: Iterable[tuple[Outgoing, Receipt]]) -> None:
         """Call the ``after_publish`` hooks for messages of a transaction that is committed."""
@@ -550,17 +490,7 @@ class Ems:
 
         An id alone is looked for in all topics that the app has tasks on.
         """
-        messages = list(messages)
-        topics = {message.topic for message in messages if isinstance(message, Receipt)}
-        if not all(isinstance(message, Receipt) for message in messages):
-            topics |= {self.settings.topic, *(route.topic for route in self.registry.routes.values())}
-        broker, uids = self.broker, uids_of(messages)
-        builds = {
-            uid: task.build_result
-            for uid, message in zip(uids, messages, strict=True)
-            if isinstance(message, CallReceipt) and (task := self.registry.find_task(*message.task)) is not None
-        }
-        return ResultSet(uids, broker.results(sorted(topics), group), broker.pool, builds)
+        return results_of(self.broker, [*messages], self.registry.topics, group, self.registry.find_task)
 
     def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
         """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.
@@ -574,11 +504,7 @@ class Ems:
             ConfigError: the backend is unknown, there is no Redis, or an option is unknown or wrong.
             InvalidName: the key is empty, too long, or neither text nor bytes.
         """
-        refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
-        keys = self.broker.keys(backend)
-        if keys is None:
-            raise ConfigError([Problem("backend", repr(backend), "must be mysql, or redis with the setting redis_url")])
-        return Once(keys, key, **options)
+        return Once.of(self.broker, key, backend, options)
 
     @property
     def schedules(self) -> AppSchedules:
@@ -592,11 +518,7 @@ class Ems:
         """The stream in MySQL; within :meth:`test`, and with the setting ``eager``, one in memory."""
         if self._becomes_eager:
             self.test(eager=True).start()
-        return self._broker
-
-    @broker.setter
-    def broker(self, broker: Broker) -> None:
-        self._broker = broker
+        return self.streams
 
     @property
     def stream(self) -> MysqlBroker:
@@ -605,36 +527,7 @@ class Ems:
         Raises:
             EmsError: the app runs in memory.
         """
-        return self._broker.home
-
-    @property
-    def servers(self) -> Mapping[str, MysqlBroker]:
-        """The stream on each server by its name, the main one first; only that one without the setting `servers`."""
-        return self._broker.servers
-
-    def server(self, name: str) -> MysqlBroker:
-        """The stream on a server.
-
-        Raises:
-            ConfigError: the setting `servers` names no such server.
-        """
-        return self._broker.server(name)
-
-    def server_of(self, topic: str) -> str:
-        """The name of the server that keeps a topic.
-
-        Raises:
-            UnknownTopic, InvalidName: there is no such topic, and it may not be created.
-        """
-        return self._broker.locate(topic)[-1]
-
-    def stream_of(self, topic: str) -> MysqlBroker:
-        """The stream on the server that keeps a topic.
-
-        Raises:
-            UnknownTopic, InvalidName: there is no such topic, and it may not be created.
-        """
-        return self._broker.kept_by(topic)
+        return self.streams.home
 
     def test(self, **options: Any) -> TestApp:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
@@ -649,7 +542,7 @@ class Ems:
         Sends of coroutines that have begun are waited for, those that wait for their turn are cancelled.
         """
         self.publisher.cancel_waiting()
-        self._broker.close()
+        self.streams.close()
         self.publisher.cancel_waiting()  # what came meanwhile, whose thread was dropped
 
     async def aclose(self) -> None:
@@ -688,7 +581,7 @@ class Ems:
             from emsworker.consume.pull import PullConsumer
 
         return PullConsumer(
-            self.stream_of(topic),
+            self.streams.kept_by(topic),
             self.name,
             topic,
             group,

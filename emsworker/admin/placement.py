@@ -92,7 +92,7 @@ class TopicMove:
 
     def __init__(self, app: Ems, topic: str, target: str) -> None:
         self._app, self._topic, self._target = app, topic, target
-        app.server(target)
+        app.streams.server(target)
         self._databases: dict[str, Database] = {}  # of the servers that have answered in this run
         self._away: dict[str, EmsError] = {}
 
@@ -158,7 +158,7 @@ class TopicMove:
         answers = {name: answer for name, answer in found.items() if not isinstance(answer, EmsError)}
         check_apart({name: stream for name, (stream, _) in answers.items()})
         rows = {name: row for name, (_, row) in answers.items()}
-        self._databases = {name: self._app.server(name).database for name in rows}
+        self._databases = {name: self._app.streams.server(name).database for name in rows}
         return rows
 
     @property

@@ -283,7 +283,7 @@ def _server_of(main: OpenStream, topic: str) -> str:
 
     app = Ems("ems", url=main.url, servers=main.settings.servers, auto_create=False)
     try:
-        return app.server_of(topic)
+        return app.streams.locate(topic)[-1]
     except UnknownTopic:
         return place(topic, parse_servers(main.settings.servers))
     finally:

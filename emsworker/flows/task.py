@@ -199,7 +199,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             except AssertionBroken:  # the topic has left, or was deleted, since it was looked up
                 app.broker.forget(self.topic)
                 if transaction is not None or ticks() > until:
-                    raise TopicMoved(self.topic, app.server_of(self.topic)) from None
+                    raise TopicMoved(self.topic, app.streams.locate(self.topic)[-1]) from None
                 time.sleep(_TURN_S)
 
     def check_kept_by(self, store: FlowStore) -> None:
@@ -209,8 +209,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             WrongArguments: the flow that calls it is on another server.
         """
         if self.flow_app.settings.servers and store not in stores_of(self.flow_app, self.topic):
+            kept_on = self.flow_app.streams.locate(self.topic)[-1]
             raise WrongArguments(
-                f"flow {self.name!r} is kept on {self.flow_app.server_of(self.topic)!r}, and its caller on another "
+                f"flow {self.name!r} is kept on {kept_on!r}, and its caller on another "
                 "server; a flow calls flows of its own server, and tasks anywhere"
             )
 

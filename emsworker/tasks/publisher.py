@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
@@ -13,7 +13,7 @@ from emsworker.core.errors import TopicRuleError
 from emsworker.core.model import NewMessage, Receipt
 from emsworker.core.process.threads import ThreadPool
 from emsworker.publish.gathered import GatheredSends
-from emsworker.publish.outgoing import Outgoing
+from emsworker.publish.outgoing import Outgoing, SendOptions
 from emsworker.publish.transaction import OutboxTransaction
 from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, hooks
 
@@ -58,6 +58,10 @@ class Publisher:
             brackets.open()
             publish.receipts = receipts = self._publish_within(topic, outgoing, transaction)
         return receipts
+
+    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
+        """Publish one message; the arguments and errors are those of :meth:`Ems.send`."""
+        return self.publish(topic, [Outgoing(topic, body, **options)], transaction)[0]
 
     def _publish_within(self, topic: str, outgoing: list[Outgoing], transaction: Any) -> list[Receipt]:
         """Publish inside the brackets, with the hooks."""

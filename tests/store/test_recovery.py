@@ -135,7 +135,7 @@ def _call(stream: Stream, *tasks: str) -> tuple[Topic, Group]:
     """One call of each of these tasks, in a group whose ladder is the wrong one for all of them."""
     app = stream.app()
     for task in tasks:
-        app.send_call("t", [[], {}], headers={TASK_HEADER: task})
+        app.publisher.send("t", [[], {}], headers={TASK_HEADER: task})
     topic = app.stream.catalog.topic("t")
     return topic, stream.group(topic, ladder="1h", max_attempts=16)
 
