@@ -4,16 +4,18 @@ The names below are the store's seam: what rooms above the broker, and extension
 """
 
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.probe import check_room, has_privileges, missing_privileges, with_tables
+from emsworker.store.engine.probe import check_room, has_privileges, may_insert, missing_privileges, with_tables
 from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
 from emsworker.store.engine.schema import (
     check_server,
     check_version,
     create_database,
+    current_version,
     drop_database,
     extension_versions,
     migrate,
     present_extensions,
+    put_back,
     server_facts,
     server_now,
     server_run,
@@ -30,13 +32,16 @@ __all__ = [
     "check_server",
     "check_version",
     "create_database",
+    "current_version",
     "drop_database",
     "extension_versions",
     "has_privileges",
     "has_tables",
+    "may_insert",
     "migrate",
     "missing_privileges",
     "present_extensions",
+    "put_back",
     "replica_lag",
     "server_facts",
     "server_now",
