@@ -8,16 +8,11 @@ from dataclasses import dataclass, field
 from emsworker.beat.clock import correct_times
 from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
+    SWEEPS,
     sweep_audit,
-    sweep_cancels,
     sweep_clients,
     sweep_holds,
-    sweep_keys,
-    sweep_notices,
-    sweep_once,
     sweep_refused,
-    sweep_reports,
-    sweep_results,
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
@@ -103,13 +98,8 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         clear_orphans,
         SweepBodies(),
         skip_backlogs,
-        sweep_results,
-        sweep_once,
-        sweep_keys,
-        sweep_reports,
+        *SWEEPS,
         sweep_slots,
-        sweep_cancels,
-        sweep_notices,
         sweep_audit,
         sweep_refused,
         TakeSamples(),
