@@ -72,7 +72,7 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     from emsworker.admin.check import Severity
     from emsworker.admin.check import check as look
     from emsworker.core.extension import extensions
-    from emsworker.store.engine.grants import Grants
+    from emsworker.store import Grants
 
     known = Grants(extensions().values()).roles
     if role is not None and role not in known:

@@ -1,7 +1,7 @@
-"""Beat services that delete what has expired.
+"""Beat services that delete what has expired, and correct times of what would expire too late.
 
 These are clients, keys, results, progress reports, notices, cancels, slots, holds, refused rows of ``ems_publish``,
-and old rows of the audit.
+and old rows of the audit. Times in the future were written while the server's clock was ahead of the time.
 """
 
 from __future__ import annotations
@@ -12,18 +12,32 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
 from emsworker.store import Session
-from emsworker.store.cluster import audit, clients
+from emsworker.store.cluster import audit, clients, schedules
 from emsworker.store.expiring import EXPIRING, ExpiringRows
 from emsworker.store.groups import limits
 from emsworker.store.stream import holds, intake
 
 log = logging.getLogger(__name__)
 
+_CORRECT_S = 60.0
 _CLIENT_BEATS = 5
 _CHUNK = 1000
 _REFUSED = 100
 _LOST_HOLD_S = 90 * 86_400  # until then lists show it
 _PAUSE_BEATS, _NONE_BEATS = 10, 30  # swept rows no longer have an effect; only their space is freed later
+
+
+def correct_times(session: Session, settings: Settings) -> float:
+    """Shorten leases and move schedules back, which would otherwise stand still until the time has caught up."""
+    shortened = clients.shorten(session)
+    moved = schedules.move_back(session)
+    if shortened or moved:
+        log.warning(
+            "the server's clock was ahead and was set back: %s shortened, next slot computed again of %s",
+            counted(shortened, "lease"),
+            ", ".join(moved) or "no schedule",
+        )
+    return _CORRECT_S
 
 
 def sweep_clients(session: Session, settings: Settings) -> float:

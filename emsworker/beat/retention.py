@@ -1,4 +1,4 @@
-"""The beat service that deletes what retention no longer keeps."""
+"""The beat services at both ends of each partition: the high watermark, and what retention no longer keeps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from functools import partial
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.store import Session, topics
+from emsworker.store.stream import high_watermark
 from emsworker.store.stream import retention as store
 
 log = logging.getLogger(__name__)
 
 _ROWS = 2000  # the other services wait no longer than deleting these takes
 _LOOK_BEATS = 5
+_RESOLVE_BEATS = 10
+
+
+def resolve(session: Session, settings: Settings) -> float:
+    """Advance the high watermark of partitions, for bulk readers."""
+    return 0.0 if high_watermark.advance(session) else _RESOLVE_BEATS * settings.beat_s
 
 
 def trim(session: Session, settings: Settings) -> float:

@@ -4,6 +4,7 @@ The names below are the store's seam: what rooms above the broker, and extension
 """
 
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.grants import Grants, bringing
 from emsworker.store.engine.probe import check_room, has_privileges, may_insert, missing_privileges, with_tables
 from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
 from emsworker.store.engine.schema import (
@@ -26,8 +27,10 @@ from emsworker.store.engine.tables import has_tables
 
 __all__ = [
     "Database",
+    "Grants",
     "ReplicaDatabase",
     "Session",
+    "bringing",
     "check_room",
     "check_server",
     "check_version",
