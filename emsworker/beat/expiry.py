@@ -14,7 +14,6 @@ from emsworker.core.durations import format_duration
 from emsworker.store import Session
 from emsworker.store.cluster import audit, clients, schedules
 from emsworker.store.expiring import EXPIRING, ExpiringRows
-from emsworker.store.groups import limits
 from emsworker.store.stream import holds, intake
 
 log = logging.getLogger(__name__)
@@ -63,11 +62,6 @@ class Sweep:
         """Delete a chunk and return the pause."""
         most = self._rows.most
         return pause_s(self._rows.delete(session, most), most, settings, none_beats=self._rows.none_beats)
-
-
-def sweep_slots(session: Session, settings: Settings) -> float:
-    """Delete the slots of clients that no longer exist, which have no effect."""
-    return pause_s(limits.sweep(session), _CHUNK, settings)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:

@@ -7,7 +7,7 @@ from functools import partial
 
 from emsworker.core.config import Settings
 from emsworker.core.counted import counted
-from emsworker.store import Session, topics
+from emsworker.store import Session
 from emsworker.store.stream import high_watermark
 from emsworker.store.stream import retention as store
 
@@ -28,7 +28,7 @@ def trim(session: Session, settings: Settings) -> float:
     more = False
     due = store.list_due(session)
     for kept in due:
-        log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, session, kept))
+        log_start = store.raise_log_start(session, kept, _ROWS, partial(_warn_of_overtaken, kept))
         trimmed = store.delete_below(session, kept, log_start, _ROWS)
         more |= trimmed - kept.trimmed >= _ROWS
     for topic_id in store.list_topics_with_restored(session):
@@ -36,12 +36,11 @@ def trim(session: Session, settings: Settings) -> float:
     return 0.0 if more else _LOOK_BEATS * settings.beat_s
 
 
-def _warn_of_overtaken(session: Session, kept: store.Kept, group_id: int, count: int) -> None:
-    names = {group.id: group.name for group in topics.list_groups(session)}
+def _warn_of_overtaken(kept: store.Kept, group: str, count: int) -> None:
     log.warning(
         "retention took %s of partition %d of topic %s that group %s had not claimed (see ems_skip)",
         counted(count, "message"),
         kept.partition,
         kept.topic,
-        names.get(group_id, "(deleted since)"),
+        group,
     )

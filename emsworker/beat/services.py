@@ -12,7 +12,6 @@ from emsworker.beat.expiry import (
     sweep_clients,
     sweep_holds,
     sweep_refused,
-    sweep_slots,
 )
 from emsworker.beat.large_bodies import SweepBodies
 from emsworker.beat.recovery import recover_claims
@@ -96,7 +95,6 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         SweepBodies(),
         skip_backlogs,
         *SWEEPS,
-        sweep_slots,
         sweep_audit,
         sweep_refused,
         TakeSamples(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emsworker.store.cluster import once
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import cancel, notices, reports, results
+from emsworker.store.groups import cancel, limits, notices, reports, results
 from emsworker.store.stream import dedup
 
 
@@ -33,6 +33,7 @@ EXPIRING = (
     ExpiringRows("once", once.sweep),
     ExpiringRows("keys", dedup.sweep, 200),
     ExpiringRows("reports", reports.sweep),
+    ExpiringRows("slots", limits.sweep),  # of clients that no longer exist; they have no effect
     ExpiringRows("cancels", cancel.sweep, 100, none_beats=10),  # every poll of a worker reads them
     ExpiringRows("notices", notices.sweep),
 )
