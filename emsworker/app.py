@@ -37,10 +37,7 @@ from emsworker.tasks.task import CoroutineTask, Task
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
-    from emsworker.flows import FlowHandle
-    from emsworker.flows.decorators import FlowDecorator
-    from emsworker.flows.flow import AsyncFlow, Flow
-    from emsworker.flows.task import FlowTask
+    from emsworker.flows import AsyncFlow, Flow, FlowDecorator, FlowHandle, FlowTask
     from emsworker.testing import TestApp
 
 _FLOWS = "emsworker.flows.declaring"  # an extension: loaded when it is used

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task, Types
 from emsworker.extending.errors import (
@@ -484,3 +484,15 @@ def _check_takes_flow(name: str, function: Callable[..., Any]) -> None:
         return
     if not takes:
         raise ConfigError([Problem("flow", name, "its function takes no argument; the first one is the flow")])
+
+
+class FlowDecorator(Protocol):
+    """Declares the function that it is put on."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> FlowTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Flow, P], R], /) -> FlowTask[P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Return the flow."""
+        ...

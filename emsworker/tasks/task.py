@@ -26,7 +26,7 @@ from emsworker.tasks.results import AsyncResult, CallReceipt
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec as _ParamSpec
 
-    from emsworker.flows.canvas.words import Part, chain, group
+    from emsworker.flows import Part, chain, group
 
     P = _ParamSpec("P", default=...)  # `Task` alone is Task[..., Any]
 else:

@@ -143,6 +143,15 @@ def test_importing_the_package_is_cheap() -> None:
     assert done.stdout.strip() == "set()"
 
 
+def test_reading_the_declarations_of_extensions_is_cheap() -> None:
+    code = (
+        "import sys; from emsworker.core.extension import extensions; assert extensions(); "
+        "print({'pymysql', 'emsworker.app', 'emsworker.store', 'emsworker.flows.flow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()", "every command does it, `ems --help` too"
+
+
 def test_every_named_statement_is_used_and_named_once() -> None:
     for path in sql_files():
         names = [
