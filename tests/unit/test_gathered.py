@@ -56,7 +56,7 @@ def test_an_event_loop_is_woken_once_for_each_commit(monkeypatch: pytest.MonkeyP
         loop, wakes = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon_threadsafe
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: wakes.append(args) or call_soon(*args))
-        receipts = await asyncio.gather(*map(send, range(300)))
+        receipts: list[Receipt] = await asyncio.gather(*map(send, range(300)))
         assert len(wakes) == len(commits.sizes) < 150
         return receipts
 
@@ -77,7 +77,7 @@ def test_a_failure_is_raised_in_its_coroutine_or_is_a_warning(caplog: pytest.Log
         sends[1].cancel()
         await asyncio.wait([sends[1]])
         commits.may_end.set()
-        return await asyncio.gather(*sends, return_exceptions=True)
+        return [*await asyncio.gather(*sends, return_exceptions=True)]
 
     with _gathered(commits) as send:
         ended = asyncio.run(main(send))
