@@ -19,7 +19,7 @@ from tests.support.several import migrated, several_databases
 from tests.support.streams import wait_until
 
 _PATIENCE_S = 240.0
-_FIRST, _MORE = 20, 20
+_FIRST, _MORE = 10, 5
 _SLOW_PYTHON = "Python worker failed to connect back"
 
 
@@ -48,7 +48,7 @@ class Query:
 
     def _start(self) -> Any:
         reader = self._spark.readStream.format("ems").options(profile="test", subscribe="in")
-        reader = reader.options(startingOffsets="earliest", maxRecordsPerPartition="10")
+        reader = reader.options(startingOffsets="earliest", minPartitions="2")
         frame = reader.load().select("value", "partition")
         writer = frame.mapInArrow(failing_once(self._folder), frame.schema).writeStream.format("parquet")
         writer = writer.options(path=str(self._folder / "rows"), checkpointLocation=str(self._folder / "checkpoint"))
@@ -92,7 +92,7 @@ class Sender:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(0.02):
+            while not self._stop.wait(0.1):
                 self._app.send("in", self.sent, partition=self.sent % self.partitions)
                 self.sent += 1
         except BaseException as error:
