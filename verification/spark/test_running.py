@@ -127,7 +127,7 @@ def test_a_running_query_follows_new_partitions_and_a_topic_that_moves(
         with running(spark_session, tmp_path) as seen, Sender(app) as sender:
             sender.sent = 1
             wait_until(lambda: len(seen()) >= _FIRST, _PATIENCE_S, "the first rows")
-            Admin(app.server("east").database).change_topic("in", partitions=3)
+            Admin(app.streams.server("east").database).change_topic("in", partitions=3)
             sender.partitions = 3
             wait_until(lambda: any(partition == 2 for _, partition in seen()), _PATIENCE_S, "rows of a new partition")
             for target in ("main", "east"):
