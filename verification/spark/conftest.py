@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import profile, profiles, spark_session, stream
+from tests.spark.conftest import profile, profiles, stream
 from verification.spark.cluster import Cluster, standalone
 
-__all__ = ["profile", "profiles", "spark_session", "stream"]
+__all__ = ["profile", "profiles", "stream"]
 
 collect_ignore_glob = [] if os.environ.get("EMS_TEST_SPARK") else ["test_*.py"]
 
