@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Order
-from emsworker.tasks.task import Handler, Route
+from emsworker.tasks.task import Handler, Route, Task
 
 
 def fair_of(route: Route) -> str:
@@ -13,7 +13,7 @@ def fair_of(route: Route) -> str:
 
 
 def check_fair(route: Route, handler: Handler) -> None:
-    """Refuse a handler that asks for another header than the group has, or for one in a group that runs in order.
+    """Refuse a handler whose calls have no key, whose group is fair by another header, or runs in order.
 
     Raises:
         ConfigError: it does.
@@ -23,7 +23,21 @@ def check_fair(route: Route, handler: Handler) -> None:
         place = f"group {route.group!r} of topic {route.topic!r}"
         fix = f"{place} is fair by {present!r} already; ask for the same, or name another group"
         raise ConfigError([Problem(f"fair of {handler.name}", repr(wanted), fix)])
+    if isinstance(handler, Task):
+        _check_argument(handler)
     check_no_order(route, wanted or present, route.order)
+
+
+def _check_argument(task: Task) -> None:
+    """Refuse what looks like an argument, and is none of the task's: all of its calls would have one key in common."""
+    name, names = task.options.fair, task.argument_names
+    if name is None or names is None or name in names or not name.isidentifier():
+        return
+    fix = (
+        f"must name an argument of the task, which takes ({', '.join(names)}), or a header that you give to its calls, "
+        f"with a hyphen in it, like 'x-{name}'"
+    )
+    raise ConfigError([Problem(f"fair of task {task.name}", repr(name), fix)])
 
 
 def check_no_order(route: Route, fair: str, order: Order) -> None:
