@@ -43,7 +43,7 @@ _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
 _CLOSED_S = 0.2
-_FAIR_CLAIM_S = 0.02
+_FAIR_CLAIM_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Consumer(Runnable):
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
         group, client_id = self._groups[hint.group_id], self._client_id or ""
-        wanted = min(group.size(CLAIM_S / group.sizer.target_s), allowance.size)
+        wanted = min(group.size(min(CLAIM_S / group.sizer.target_s, 1.0)), allowance.size)
         at_once = group.assignment.route.at_once or group.assignment.group.order is Order.KEY
         permit = self._limiter.ask(hint.group_id, client_id, wanted, at_once=at_once, held=hint.held)
         if not permit.granted:

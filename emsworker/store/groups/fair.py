@@ -1,7 +1,7 @@
 """Fair groups: messages that wait are taken in turn by key, so that one key's flood does not hold up the others.
 
-A claim first moves what is new in the stream into lanes, one for each key: rows of ``ems_retry`` that were never tried.
-One transaction of the server moves up to 2,000 messages and the group's cursor, so every offset is in one place all the
+Every claim first moves what is new in the stream into lanes, one for each key: rows of ``ems_retry`` that were never
+tried. So no message waits until a search for work has found it while all threads are busy with a flood. One transaction of the server moves up to 2,000 messages and the group's cursor, so every offset is in one place all the
 time, and whatever knows of retries (recovery, retention, cancel, traces) knows of lanes too. Then the claim takes from
 the lanes as any claim takes due retries.
 
@@ -20,8 +20,8 @@ from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim
 from emsworker.core.work import Claimant, NothingClaimed
 from emsworker.store.engine.session import Packet, Session
-from emsworker.store.engine.sql import Sql, Statements
-from emsworker.store.groups.claims import TAKE_RETRIES, args_of, open_packet, retries_claimed, send_taking
+from emsworker.store.engine.sql import Sql, Statements, nest
+from emsworker.store.groups.claims import args_of, open_packet, retries_claimed, send_taking
 from emsworker.store.stream.columns import MESSAGE
 
 _SQL = Statements(__name__)
@@ -30,15 +30,28 @@ _RANGE = 2000  # messages that one transaction moves: some 30 ms, for which the 
 _MOST_RANGES = 50  # of one claim: who sends faster than this moves must not keep a client for ever
 _NO_LIMIT = 1 << 62
 
+def _there(statement: Sql) -> Sql:
+    """Return a statement about the partition of which new messages are moved, wherever they were found."""
+    return nest(statement, "partition", _SQL.moved_partition)
+
+
+_LOCK, _LOCK_OR_SKIP = _there(_TAKE.lock_cursor), _there(_TAKE.lock_cursor_or_skip)
 _MOVE = (
-    _TAKE.find_range,
+    _there(_TAKE.find_range),
     _SQL.find_head,
-    _SQL.add_places,
-    _SQL.add_done_claim,
-    _TAKE.move_cursor,
+    _there(_SQL.add_places),
+    _there(_SQL.add_done_claim),
+    _there(_TAKE.move_cursor),
     _SQL.begin_lanes,
 )
-_TAKE_LANES = (_SQL.find_head, _SQL.enter_lanes, *TAKE_RETRIES[1:])
+_TAKE_LANES = (
+    _SQL.find_head,
+    _SQL.enter_lanes,
+    _SQL.find_next,
+    _SQL.take_following,
+    _TAKE.leave_large_retries,
+    _TAKE.insert_retry_claim,
+)
 
 
 def take_new(
@@ -60,29 +73,46 @@ def take_new(
     Raises:
         FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
     """
-    lock = _TAKE.lock_cursor_or_skip
+    return _take_next(session, claimant, partition, before, wait=wait, announced=announced)
+
+
+def take_waiting(session: Session, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
+    """Move the new messages of any partition into lanes, and claim the next ones of all lanes.
+
+    Raises:
+        FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
+    """
+    return _take_next(session, claimant, None, before)
+
+
+def _take_next(
+    session: Session,
+    claimant: Claimant,
+    partition: int | None,
+    before: Sequence[Flush],
+    *,
+    wait: bool = False,
+    announced: bool = False,
+) -> Claim | NothingClaimed:
+    lock = _LOCK_OR_SKIP
     for _ in range(_MOST_RANGES):
         taken, moved = _move_and_take(session, claimant, partition, before, lock, announced)
         if moved is None and (taken or not wait):
             return taken or NothingClaimed.BUSY
         if moved is None:
-            lock = _TAKE.lock_cursor
+            lock = _LOCK
         elif moved < _RANGE:
             return taken
         before, announced = (), False
-    return take_waiting(session, claimant)
+    return _take_moved(session, claimant)
 
 
-def take_waiting(session: Session, claimant: Claimant, before: Sequence[Flush] = ()) -> Claim | NothingClaimed:
-    """Claim the next messages of all lanes.
-
-    Raises:
-        FenceLost: an earlier claim has another owner by now; the transaction was rolled back.
-    """
+def _take_moved(session: Session, claimant: Claimant) -> Claim | NothingClaimed:
+    """Claim the next messages of all lanes, whatever is new."""
 
     def attempt() -> Claim | NothingClaimed:
         packet = session.packet()
-        open_packet(packet, before)
+        open_packet(packet, ())
         packet.add(_TAKE.begin_taking, args_of(claimant))
         return _take(packet, claimant)[0]
 
@@ -90,7 +120,7 @@ def take_waiting(session: Session, claimant: Claimant, before: Sequence[Flush] =
 
 
 def _move_and_take(
-    session: Session, claimant: Claimant, partition: int, before: Sequence[Flush], lock: Sql, announced: bool
+    session: Session, claimant: Claimant, partition: int | None, before: Sequence[Flush], lock: Sql, announced: bool
 ) -> tuple[Claim | NothingClaimed, int | None]:
     """Claim unless a full range was moved; return the number of moved offsets, too, ``None`` if the cursor was busy."""
     args = args_of(claimant) | claimant.group.filter.args
@@ -100,7 +130,8 @@ def _move_and_take(
         packet = session.packet()
         packet.add_all((_TAKE.await_commit,) if announced else (), args)
         open_packet(packet, before)
-        packet.add_all((_TAKE.begin_taking, lock, *_MOVE), args | {"batch": _RANGE, "batch_bytes": _NO_LIMIT})
+        find = _SQL.find_news if partition is None else _SQL.note_news
+        packet.add_all((_TAKE.begin_taking, find, lock, *_MOVE), args | {"batch": _RANGE, "batch_bytes": _NO_LIMIT})
         return _take(packet, claimant)
 
     return session.retry_on_conflict(attempt)

@@ -1,10 +1,23 @@
+-- name: find_news
+-- One of the partitions with new messages, any of them: a flood in one must not hide the others. A primary key look-up
+-- for each partition. A SELECT, here and below: the SET of a subquery would wait for what other claims have locked.
+SELECT (SELECT c.`partition` FROM ems_cursor c JOIN ems_message m FORCE INDEX (PRIMARY)
+  ON m.topic_id = %(topic_id)s AND m.`partition` = c.`partition` AND m.`offset` = c.next_offset
+  WHERE c.group_id = %(group_id)s ORDER BY RAND() LIMIT 1) INTO @ems_news
+
+-- name: note_news
+SET @ems_news = %(partition)s
+
+-- name: moved_partition
+@ems_news
+
 -- name: find_head
 -- The virtual time of the group: that of the first waiting message in its lanes, or the clock if there is none. The due
 -- time of a message in a lane is its virtual time, a thousand years ago, so that the index of due retries has the lanes
 -- in their order before anything that waits for the clock.
-SET @ems_head = COALESCE((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL)
+SELECT COALESCE((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL)
   FROM ems_retry r FORCE INDEX (due) WHERE r.group_id = %(group_id)s AND r.claim_id IS NULL LIMIT 1),
-  TIMESTAMPDIFF(MICROSECOND, '1000-01-01', NOW(6) - INTERVAL 1000 YEAR))
+  TIMESTAMPDIFF(MICROSECOND, '1000-01-01', NOW(6) - INTERVAL 1000 YEAR)) INTO @ems_head
 
 -- name: add_places
 -- The first message of a key comes after the last of that key, or at the group's virtual time; the following ones a
@@ -44,7 +57,7 @@ FROM DUAL WHERE @ems_hi IS NOT NULL
 -- name: begin_lanes
 -- After a full range more of the stream follows: nothing is taken before the last message has its place. NULL: another
 -- client holds the cursor.
-SET @ems_moved = IF(@ems_p IS NULL AND @ems_may = 1, NULL, COALESCE(@ems_hi + 1 - @ems_lo, 0)),
+SET @ems_moved = IF(@ems_p IS NULL AND @ems_news IS NOT NULL AND @ems_may = 1, NULL, COALESCE(@ems_hi + 1 - @ems_lo, 0)),
   @ems_may = IF(@ems_hi + 1 - @ems_lo >= %(range)s, 0, @ems_may),
   @ems_p = NULL, @ems_lo = NULL, @ems_hi = NULL, @ems_isolation = 0, @ems_old = NULL
 
@@ -58,6 +71,19 @@ UPDATE (
 ) e STRAIGHT_JOIN ems_retry r FORCE INDEX (PRIMARY) ON r.group_id = %(group_id)s AND r.`partition` = e.`partition` AND r.`offset` = e.`offset`
 SET r.due_at = '1000-01-01' + INTERVAL (@ems_head + e.place - 1) MICROSECOND
 WHERE r.claim_id IS NULL AND r.due_at >= '1900-01-01'
+
+-- name: find_next
+-- What other claims are just taking is passed over, or they would all wait for the commit of the first.
+SELECT `partition`, `offset`, isolation, due_at INTO @ems_p, @ems_old, @ems_isolation, @ems_due FROM ems_retry FORCE INDEX (due)
+WHERE @ems_may = 1 AND group_id = %(group_id)s AND claim_id IS NULL AND due_at <= NOW(6) AND isolation <= %(most_isolation)s LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: take_following
+-- The found one, and those behind it: each claim waits only for claims further behind, so none for each other. A suspect
+-- (isolation > 0) is taken alone.
+UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
+WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at BETWEEN CAST(@ems_due AS DATETIME(6)) AND NOW(6) AND `partition` = @ems_p
+AND isolation = @ems_isolation AND (due_at > CAST(@ems_due AS DATETIME(6)) OR `offset` >= @ems_old) AND (isolation = 0 OR `offset` = @ems_old)
+LIMIT %(batch)s
 
 -- name: get_moved
 SELECT @ems_moved
