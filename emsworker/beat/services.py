@@ -21,6 +21,7 @@ from emsworker.beat.expiry import (
     sweep_slots,
 )
 from emsworker.beat.high_watermark import resolve
+from emsworker.beat.lanes import restart_lanes
 from emsworker.beat.large_bodies import SweepBodies
 from emsworker.beat.locks import WatchLocks
 from emsworker.beat.orphans import clear_orphans
@@ -103,6 +104,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         clear_orphans,
         SweepBodies(),
         skip_backlogs,
+        restart_lanes,
         sweep_results,
         sweep_once,
         sweep_keys,

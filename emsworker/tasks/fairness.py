@@ -12,6 +12,11 @@ def fair_of(route: Route) -> str:
     return next((handler.options.fair for handler in route.handlers if handler.options.fair), "")
 
 
+def limits_keys(route: Route) -> bool:
+    """Return whether a group limits how many messages of each key run at once."""
+    return any(handler.options.max_running_per_key is not None for handler in route.handlers)
+
+
 def check_fair(route: Route, handler: Handler) -> None:
     """Refuse a handler whose calls have no key, whose group is fair by another header, or runs in order.
 

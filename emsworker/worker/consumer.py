@@ -52,12 +52,14 @@ class Assignment:
 
     Attributes:
         fair: the header whose values share the group fairly; empty for none.
+        per_key: the group limits how many messages of each key run at once.
     """
 
     topic: Topic
     group: Group
     route: Route
     fair: str = ""
+    per_key: bool = False
 
     def claim_s(self, settings: Settings) -> float:
         """Return the seconds of work that a claim holds: few in a fair group, where other keys wait for its end."""
@@ -106,6 +108,8 @@ class _Group:
 
     def size(self, part: float = 1.0) -> int:
         """Return the messages to claim next, or in a part of a claim's time; at least those that run at once."""
+        if self.assignment.per_key:
+            return 1
         return max(1, int(part * self.sizer.size), self.assignment.route.concurrency)
 
 
@@ -232,7 +236,9 @@ class Consumer(Runnable):
         one, client_id = self._process.assignments[hint.group_id], self._client_id or ""
         suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive and not one.fair
         most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
-        claimant = self._claimer.claimant(hint, one.topic, one.group, client_id, size, most_isolation, fair=one.fair)
+        claimant = self._claimer.claimant(
+            *(hint, one.topic, one.group, client_id, size, most_isolation), fair=one.fair, per_key=one.per_key
+        )
         try:
             claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
         except FenceLost:
@@ -242,7 +248,7 @@ class Consumer(Runnable):
         if claim is not None:
             with suspects.turn(claim):
                 self._run(claim, allowance)
-            if hint.exclusive:
+            if hint.exclusive or one.per_key:  # another thread may have found no key with room meanwhile
                 self._process.poller.again(hint)
         elif not only_new and not self._claimer.was_busy and most_isolation is Isolation.LAST:
             suspects.none_left(hint.group_id)

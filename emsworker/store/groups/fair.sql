@@ -26,13 +26,14 @@ SELECT COALESCE((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '
 -- statement. What the filter excludes is done.
 INSERT IGNORE INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, `key`)
 SELECT %(group_id)s, %(partition)s, f.`offset`, 0,
-  '1000-01-01' + INTERVAL (GREATEST(@ems_head, COALESCE(SUM(f.last) OVER (PARTITION BY f.lane ORDER BY f.place ROWS UNBOUNDED PRECEDING) + 1, 0)) + f.place - 1) MICROSECOND, f.lane
+  {start} + INTERVAL (GREATEST(@ems_head, COALESCE(SUM(f.last) OVER (PARTITION BY f.lane ORDER BY f.place ROWS UNBOUNDED PRECEDING) + 1, 0)) + f.place - 1) MICROSECOND, f.lane
 FROM (
   SELECT n.`offset`, n.lane, n.place, IF(n.place > 1, NULL, (
-    SELECT MAX((SELECT IF(r.due_at < '1900-01-01', TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at), NULL) FROM ems_retry r FORCE INDEX (lane)
+    SELECT MAX((SELECT CASE WHEN r.due_at < '1900-01-01' THEN TIMESTAMPDIFF(MICROSECOND, '1000-01-01', r.due_at)
+        WHEN r.due_at >= '9000-01-01' THEN TIMESTAMPDIFF(MICROSECOND, '9000-01-01', r.due_at) END FROM ems_retry r FORCE INDEX (lane)
       WHERE r.group_id = c.group_id AND r.`partition` = c.`partition` AND r.`key` = n.lane
       ORDER BY r.group_id DESC, r.`partition` DESC, r.`key` DESC, r.`offset` DESC LIMIT 1))
-    FROM ems_cursor c WHERE c.group_id = %(group_id)s)) AS last
+    FROM ems_cursor c WHERE c.group_id = %(group_id)s)) AS last{is_first}
   FROM (
     SELECT h.`offset`, h.lane, ROW_NUMBER() OVER (PARTITION BY h.lane ORDER BY h.`offset`) AS place
     FROM (
@@ -84,6 +85,48 @@ UPDATE ems_retry FORCE INDEX (due) SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at BETWEEN CAST(@ems_due AS DATETIME(6)) AND NOW(6) AND `partition` = @ems_p
 AND isolation = @ems_isolation AND (due_at > CAST(@ems_due AS DATETIME(6)) OR `offset` >= @ems_old) AND (isolation = 0 OR `offset` = @ems_old)
 LIMIT %(batch)s
+
+-- name: lock_limit
+-- Claims of a group that limits its keys go one after another, so that one counts at a time.
+SELECT max_running_per_key INTO @ems_per_key FROM ems_limit WHERE group_id = %(group_id)s FOR UPDATE
+
+-- name: begin_limited
+SET @ems_per_key = NULL, @ems_key = NULL
+
+-- name: find_with_room
+-- The next message whose key has room. A message runs, or is in a client's hands, exactly while its row has the id of a
+-- claim; whatever ends it, and recovery if its owner dies, ends that too, so no count can leak. Of the keys that have no
+-- room one message for each partition is passed over: the others are parked.
+SELECT r.`partition`, r.`offset`, r.isolation, r.due_at, COALESCE(r.`key`, '') INTO @ems_p, @ems_old, @ems_isolation, @ems_due, @ems_key
+FROM ems_retry r FORCE INDEX (due)
+WHERE @ems_may = 1 AND r.group_id = %(group_id)s AND r.claim_id IS NULL AND r.due_at <= NOW(6) AND r.isolation <= %(most_isolation)s
+  AND (@ems_per_key IS NULL OR COALESCE(r.`key`, '') NOT IN (SELECT f.lane FROM (SELECT COALESCE(c.`key`, '') AS lane
+    FROM ems_retry c FORCE INDEX (due) WHERE c.group_id = %(group_id)s AND c.claim_id IS NOT NULL
+    GROUP BY COALESCE(c.`key`, '') HAVING COUNT(*) >= @ems_per_key) f))
+LIMIT 1 FOR UPDATE SKIP LOCKED
+
+-- name: unpark_next
+-- The message behind the one that was taken has its place in the lane: parked ones are due 8,000 years later.
+UPDATE ems_retry FORCE INDEX (lane) SET due_at = due_at - INTERVAL 8000 YEAR
+WHERE group_id = %(group_id)s AND `partition` = @ems_p AND `key` = @ems_key AND claim_id IS NULL AND due_at >= '9000-01-01' AND due_at < '9900-01-01'
+ORDER BY group_id, `partition`, `key`, `offset` LIMIT 1
+
+-- name: find_parking_groups
+-- Groups that have, or had, limits, and parked messages now: an index dive for each.
+SELECT l.group_id FROM ems_limit l WHERE (SELECT r.due_at FROM ems_retry r FORCE INDEX (due)
+  WHERE r.group_id = l.group_id AND r.claim_id IS NULL AND r.due_at >= '9000-01-01' LIMIT 1) < '9900-01-01'
+
+-- name: find_stopped_lanes
+-- Lanes in which only parked messages are left: what would have brought the next one was cancelled, skipped or taken by
+-- a client that knows no limits.
+SELECT k.`partition`, k.`key` FROM (SELECT DISTINCT `partition`, `key` FROM ems_retry FORCE INDEX (lane) WHERE group_id = %(group_id)s) k
+WHERE (SELECT r.due_at FROM ems_retry r FORCE INDEX (lane) WHERE r.group_id = %(group_id)s AND r.`partition` = k.`partition` AND r.`key` = k.`key`
+  AND r.claim_id IS NULL ORDER BY r.group_id, r.`partition`, r.`key`, r.`offset` LIMIT 1) BETWEEN '9000-01-01' AND '9900-01-01'
+
+-- name: unpark
+UPDATE ems_retry FORCE INDEX (lane) SET due_at = due_at - INTERVAL 8000 YEAR
+WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `key` = %(key)s AND claim_id IS NULL AND due_at >= '9000-01-01' AND due_at < '9900-01-01'
+ORDER BY group_id, `partition`, `key`, `offset` LIMIT 100
 
 -- name: get_moved
 SELECT @ems_moved
