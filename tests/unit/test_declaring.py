@@ -232,6 +232,10 @@ def test_a_fair_task_that_lacks_the_argument_is_refused_by_its_name_unless_it_is
     with pytest.raises(ConfigError, match=r"= 'tenant': .* which takes \(n\)"):
         app.task(name="b", fair="tenant", bind=True)(lambda tenant, n: None)
     app.task(name="c", fair="x-tenant", group="c")(_serve)
+    with pytest.raises(ConfigError, match="name the key with fair="):
+        app.task(name="l", max_running_per_key=2)(_serve)
+    with pytest.raises(ConfigError, match="claimed one by one"):
+        app.task(name="l", max_running_per_key=2, fair="tenant", batch=5)(_serve)
     app.task(name="d", fair="tenant", group="d")(lambda **given: None)
     app.task(name="e", fair="tenant", group="e", batch=5)(print)
     app.subscribe("t", "f", fair="tenant")(print)
