@@ -91,9 +91,10 @@ def take_new(
     wait: bool = False,
     announced: bool = False,
 ) -> Claim | NothingClaimed:
-    """Move the new messages of a partition into lanes, and claim the next ones of all lanes.
+    """Move the new messages of a partition into lanes, or of another one, and claim the next ones of all lanes.
 
     Args:
+        partition: where new messages are looked for first.
         wait: if nothing waits in the lanes, and another client holds the cursor, wait for it, instead of returning
             ``NothingClaimed.BUSY``.
         announced: first wait until what is just being published there is committed.
@@ -159,8 +160,7 @@ def _move_and_take(
         packet.add_all((_TAKE.await_commit,) if announced else (), args)
         open_packet(packet, before)
         begin, move = (_BEGIN_LIMITED, _MOVE_LIMITED) if claimant.per_key else (_BEGIN, _MOVE)
-        find = _SQL.find_news if partition is None else _SQL.note_news
-        packet.add_all((*begin, find, lock, *move), args | {"batch": _RANGE, "batch_bytes": _NO_LIMIT})
+        packet.add_all((*begin, _SQL.find_news, lock, *move), args | {"batch": _RANGE, "batch_bytes": _NO_LIMIT})
         return _take(packet, claimant)
 
     return session.retry_on_conflict(attempt)

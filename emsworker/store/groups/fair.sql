@@ -1,12 +1,9 @@
 -- name: find_news
--- One of the partitions with new messages, any of them: a flood in one must not hide the others. A primary key look-up
--- for each partition. A SELECT, here and below: the SET of a subquery would wait for what other claims have locked.
+-- A partition with new messages: the one to which a hint pointed, or else any: a flood in one must not hide the others. A
+-- primary key look-up for each partition. A SELECT, here and below: the SET of a subquery would wait for what other claims have locked.
 SELECT (SELECT c.`partition` FROM ems_cursor c JOIN ems_message m FORCE INDEX (PRIMARY)
   ON m.topic_id = %(topic_id)s AND m.`partition` = c.`partition` AND m.`offset` = c.next_offset
-  WHERE c.group_id = %(group_id)s ORDER BY RAND() LIMIT 1) INTO @ems_news
-
--- name: note_news
-SET @ems_news = %(partition)s
+  WHERE c.group_id = %(group_id)s ORDER BY c.`partition` = %(partition)s DESC, RAND() LIMIT 1) INTO @ems_news
 
 -- name: moved_partition
 @ems_news
