@@ -51,18 +51,10 @@ def _there(statement: Sql) -> Sql:
 _LOCK, _LOCK_OR_SKIP = _there(_TAKE.lock_cursor), _there(_TAKE.lock_cursor_or_skip)
 
 
-def _moving(statements: Statements) -> tuple[Sql, ...]:
-    return (
-        _there(_TAKE.find_range),
-        statements.find_head,
-        _there(statements.add_places),
-        _there(statements.add_done_claim),
-        _there(_TAKE.move_cursor),
-        statements.begin_lanes,
-    )
-
-
-_MOVE, _MOVE_LIMITED = _moving(_SQL), _moving(_LIMITED)
+_FIND = (_there(_TAKE.find_range), _SQL.find_head)
+_END_MOVE = (_there(_SQL.add_done_claim), _there(_TAKE.move_cursor), _SQL.begin_lanes)
+_MOVE = (*_FIND, _there(_SQL.add_places), *_END_MOVE)
+_MOVE_LIMITED = (*_FIND, _there(_LIMITED.add_places), *_END_MOVE)
 _BEGIN, _BEGIN_LIMITED = (_TAKE.begin_taking,), (_TAKE.begin_taking, _SQL.begin_limited, _SQL.lock_limit)
 _TAKE_LANES = (
     _SQL.find_head,
