@@ -4,6 +4,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from emsworker.admin.check import check
@@ -31,7 +32,7 @@ def test_a_small_customer_is_served_beside_a_flood_also_after_kill_9(stream: Str
     for number in range(10_000, 10_006):
         _call(stream, app.serve, [(number, "small")])
         sent = time.monotonic()
-        until(lambda number=number: stream.record.numbers("start", n=number), 30, stream.logs())
+        until(partial(stream.record.numbers, "start", n=number), 30, stream.logs())
         (began,) = (one["at"] for one in stream.record.events("start", n=number))
         first = [one for one in stream.record.events("start", tenant="flood") if sent < one["at"] < began]
         assert len(first) <= 6 * 2 * 3, "it waits for claims of 5 ms that were taken, or are just being, by six threads"
@@ -50,8 +51,8 @@ def _most_at_once(stream: Stream, tenant: str, ended: dict[int, float]) -> int:
     """The most messages of a key that ran at once; those of a killed process ended with it."""
     events = stream.record.events(tenant=tenant)
     ends = {(one["pid"], one["n"]): one["at"] for one in events if one["event"] == "end"}
-    runs = [
-        (one["at"], ends.get((one["pid"], one["n"]), ended.get(one["pid"])))
+    runs: list[tuple[float, float]] = [
+        (one["at"], ends.get((one["pid"], one["n"]), ended.get(one["pid"], 0.0)))
         for one in events
         if one["event"] == "start"
     ]

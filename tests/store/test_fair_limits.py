@@ -3,6 +3,9 @@
 import random
 from dataclasses import replace
 
+from emsworker.beat.lanes import restart_lanes
+from emsworker.beat.services import LedStream, leader_services
+from emsworker.core.config import Settings
 from emsworker.core.limits import Limit
 from emsworker.core.model import Claim
 from emsworker.core.work import Claimant
@@ -106,7 +109,8 @@ def test_a_lane_whose_first_message_is_cancelled_goes_on(stream: Stream) -> None
     assert lanes.app.cancel(second)
     lanes.end(lanes.running("a")[0])
     assert lanes.claims(9) == []
-    assert fair.restart_lanes(stream.session) == 1
+    assert restart_lanes in leader_services(LedStream())
+    assert restart_lanes(stream.session, Settings(beat_s=2.0)) == 2.0
     for _ in range(3):
         assert lanes.claims(9) == ["a"]
         lanes.end(lanes.running("a")[0])
