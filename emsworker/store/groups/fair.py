@@ -11,7 +11,7 @@ messages waiting, each gets every nth place, and a key that comes new is next. A
 with ten thousand, with a backlog of a hundred and of a million: nothing is counted, and no key is looked at in vain.
 
 In a group that limits how many messages of each key run at once, only the first message of a key (in each partition)
-stands in its lane; the others are parked, due in the years from 9000 on. Whoever takes one brings the next one, so a
+stands in its lane; the others are blocked, due in the years from 9000 on. Whoever takes one brings the next one, so a
 key without room is passed over at the cost of a row, however many of its messages wait.
 """
 
@@ -70,7 +70,7 @@ _TAKE_LIMITED = (
     _SQL.find_with_room,
     _SQL.take_following,
     _TAKE.insert_retry_claim,
-    _SQL.unpark_next,
+    _SQL.unblock_next,
 )
 
 
@@ -172,13 +172,13 @@ def _take(packet: Packet, claimant: Claimant) -> tuple[Claim | NothingClaimed, i
 
 
 def restart_lanes(session: Session) -> int:
-    """Bring messages into the lanes in which only parked ones are left; return the number of those lanes.
+    """Bring messages into the lanes in which only blocked ones are left; return the number of those lanes.
 
     A key that waits for this loses a moment, and nothing can stop it for good.
     """
     stopped = 0
-    for (group_id,) in session.rows(_SQL.find_parking_groups):
+    for (group_id,) in session.rows(_SQL.find_blocked_groups):
         for partition, key in session.rows(_SQL.find_stopped_lanes, {"group_id": group_id}):
             stopped += 1
-            session.change(_SQL.unpark, {"group_id": group_id, "partition": partition, "key": key})
+            session.change(_SQL.unblock, {"group_id": group_id, "partition": partition, "key": key})
     return stopped

@@ -93,7 +93,7 @@ SET @ems_per_key = NULL, @ems_key = NULL
 -- name: find_with_room
 -- The next message whose key has room. A message runs, or is in a client's hands, exactly while its row has the id of a
 -- claim; whatever ends it, and recovery if its owner dies, ends that too, so no count can leak. Of the keys that have no
--- room one message for each partition is passed over: the others are parked.
+-- room one message for each partition is passed over: the others are blocked.
 SELECT r.`partition`, r.`offset`, r.isolation, r.due_at, COALESCE(r.`key`, '') INTO @ems_p, @ems_old, @ems_isolation, @ems_due, @ems_key
 FROM ems_retry r FORCE INDEX (due)
 WHERE @ems_may = 1 AND r.group_id = %(group_id)s AND r.claim_id IS NULL AND r.due_at <= NOW(6) AND r.isolation <= %(most_isolation)s
@@ -102,25 +102,25 @@ WHERE @ems_may = 1 AND r.group_id = %(group_id)s AND r.claim_id IS NULL AND r.du
     GROUP BY COALESCE(c.`key`, '') HAVING COUNT(*) >= @ems_per_key) f))
 LIMIT 1 FOR UPDATE SKIP LOCKED
 
--- name: unpark_next
--- The message behind the one that was taken has its place in the lane: parked ones are due 8,000 years later.
+-- name: unblock_next
+-- The message behind the one that was taken has its place in the lane: blocked ones are due 8,000 years later.
 UPDATE ems_retry FORCE INDEX (lane) SET due_at = due_at - INTERVAL 8000 YEAR
 WHERE group_id = %(group_id)s AND `partition` = @ems_p AND `key` = @ems_key AND claim_id IS NULL AND due_at >= '9000-01-01' AND due_at < '9900-01-01'
 ORDER BY group_id, `partition`, `key`, `offset` LIMIT 1
 
--- name: find_parking_groups
--- Groups that have, or had, limits, and parked messages now: an index dive for each.
+-- name: find_blocked_groups
+-- Groups that have, or had, limits, and blocked messages now: an index dive for each.
 SELECT l.group_id FROM ems_limit l WHERE (SELECT r.due_at FROM ems_retry r FORCE INDEX (due)
   WHERE r.group_id = l.group_id AND r.claim_id IS NULL AND r.due_at >= '9000-01-01' LIMIT 1) < '9900-01-01'
 
 -- name: find_stopped_lanes
--- Lanes in which only parked messages are left: what would have brought the next one was cancelled, skipped or taken by
+-- Lanes in which only blocked messages are left: what would have brought the next one was cancelled, skipped or taken by
 -- a client that knows no limits.
 SELECT k.`partition`, k.`key` FROM (SELECT DISTINCT `partition`, `key` FROM ems_retry FORCE INDEX (lane) WHERE group_id = %(group_id)s) k
 WHERE (SELECT r.due_at FROM ems_retry r FORCE INDEX (lane) WHERE r.group_id = %(group_id)s AND r.`partition` = k.`partition` AND r.`key` = k.`key`
   AND r.claim_id IS NULL ORDER BY r.group_id, r.`partition`, r.`key`, r.`offset` LIMIT 1) BETWEEN '9000-01-01' AND '9900-01-01'
 
--- name: unpark
+-- name: unblock
 UPDATE ems_retry FORCE INDEX (lane) SET due_at = due_at - INTERVAL 8000 YEAR
 WHERE group_id = %(group_id)s AND `partition` = %(partition)s AND `key` = %(key)s AND claim_id IS NULL AND due_at >= '9000-01-01' AND due_at < '9900-01-01'
 ORDER BY group_id, `partition`, `key`, `offset` LIMIT 100
