@@ -38,7 +38,7 @@ def test_100_mb_reach_every_handler_of_a_server_that_takes_16(stream: Stream) ->
         sender = Ems("sender", url=stream.urls["sender"])
         body = random.Random(1).randbytes(100_000_000)
         receipt = sender.send("blobs", body)
-        call = sender.send_call("calls", [["x" * (5 << 20)], {}], headers={"ems-task": "count"})
+        call = sender.publisher.send("calls", [["x" * (5 << 20)], {}], headers={"ems-task": "count"})
         wanted = hashlib.sha256(body).hexdigest()
         for group in ("threads", "coroutines"):
             assert sender.result(receipt, group=group).get(60) == wanted

@@ -42,7 +42,7 @@ def test_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_retry(s
 
 
 def _send(stream: Stream, task: str, topic: str, n: int, s: float, extends: bool) -> object:
-    return stream.app.send_call(topic, [[n, s, extends], {}], headers={"ems-task": task})
+    return stream.app.publisher.send(topic, [[n, s, extends], {}], headers={"ems-task": task})
 
 
 def _later(stream: Stream, receipt: object, fraction: float) -> object:
