@@ -177,7 +177,7 @@ class TopicMove:
             raise TopicInUse(
                 f"{len(found)} live {plural(len(found), 'process')} would not find topic {self._topic!r} on server "
                 f"{self._target!r}, because their EMS_SERVERS does not name it: {', '.join(found[:_NAMED])}{more}; "
-                "nothing was changed (start them again with it, or use force)"
+                "nothing was changed (start them again with it; force=True moves it all the same)"
             )
 
     def _tell(self) -> None:

@@ -15,7 +15,7 @@ from emsworker.core.codec import decode_headers
 from emsworker.core.counted import AtLeast, Estimate
 from emsworker.core.errors import ConfigError, DecodeError, Problem, UnknownTask
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Group, Topic
-from emsworker.core.options import nearest, number, raise_problems
+from emsworker.core.options import nearest, raise_problems, seconds
 from emsworker.core.task_figures import TaskFigures, percentile
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
@@ -26,7 +26,7 @@ from emsworker.store.groups.task_figures import KeptFigures, Task
 from emsworker.store.inspect.monitoring import PartitionLag, list_lags
 
 WITHIN_S = 3600.0
-_WITHIN = number(600, 86_400)
+_WITHIN = seconds(600, 86_400)
 _OF_TOPIC, _OF_ALL = 1000, 200  # messages of a group that are looked at, for those of one topic and for all
 _STRETCHES = 4  # of a partition, evenly spaced
 _MOST_GROUPS, _MOST_PARTITIONS = 50, 20  # those with the most messages; of each, the longest

@@ -343,7 +343,7 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
     if (claims or retries) and not force:
         raise GroupInUse(
             f"group {group.name!r} has {counted(claims, 'live claim')} and {counted(retries, 'message')} waiting for "
-            "a retry; nothing was deleted (stop its workers and let them finish, or use force)"
+            "a retry; nothing was deleted (stop its workers and let them finish; force=True deletes it all the same)"
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
