@@ -149,6 +149,7 @@ def _has_no_reader(stream: IO[str]) -> bool:
 
 
 def _failure(error: Exception, context: click.Context) -> CommandFailure:
+    from emsworker.console.wording import error_text, problem_text
     from emsworker.core.errors import (
         AccessDenied,
         AppNotFound,
@@ -158,7 +159,6 @@ def _failure(error: Exception, context: click.Context) -> CommandFailure:
         EmsError,
         InvalidName,
     )
-    from emsworker.console.wording import error_text, problem_text
     from emsworker.core.url import redact
 
     if isinstance(error, ConfigError):
