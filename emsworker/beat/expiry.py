@@ -13,7 +13,7 @@ from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
 from emsworker.store import Session
 from emsworker.store.cluster import audit, clients, once
-from emsworker.store.groups import cancel, limits, notices, reports, results
+from emsworker.store.groups import cancel, limits, notices, reports, results, task_limits
 from emsworker.store.stream import dedup, holds, intake
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,11 @@ def sweep_cancels(session: Session, settings: Settings) -> float:
 def sweep_slots(session: Session, settings: Settings) -> float:
     """Delete the slots of clients that no longer exist, which have no effect."""
     return pause_s(limits.sweep(session), _CHUNK, settings)
+
+
+def fill_places(session: Session, settings: Settings) -> float:
+    """Make messages due that wait for a place of their task, if there is one: a client may have died with it."""
+    return settings.beat_s * (1 if task_limits.fill_places(session) else _PAUSE_BEATS)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from emsworker.beat.clock import correct_times
 from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
+    fill_places,
     sweep_audit,
     sweep_cancels,
     sweep_clients,
@@ -108,6 +109,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         sweep_keys,
         sweep_reports,
         sweep_slots,
+        fill_places,
         sweep_cancels,
         sweep_notices,
         sweep_audit,

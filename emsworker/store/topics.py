@@ -12,7 +12,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.core.settings import settings_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
-from emsworker.store.groups import handlers, limits, task_pauses
+from emsworker.store.groups import handlers, limits, task_limits, task_pauses
 from emsworker.store.stream.guards import hold_group, hold_unmoved
 
 
@@ -350,6 +350,7 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
     limits.delete(session, group.id)
     handlers.delete(session, group.id)
     task_pauses.delete(session, group.id)
+    task_limits.delete(session, group.id)
     session.execute(_SQL.delete_skip_policy, args)
 
 

@@ -846,15 +846,18 @@ class Signature(PartialSignature[R]):
 class PassedOver(Enum):
     """The marker of a call that a group neither runs nor refuses.
 
-    ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused.
+    ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused;
+    ``SET_ASIDE``: a limit of its task holds it up.
     """
 
     PASSED_OVER = auto()
     HELD = auto()
+    SET_ASIDE = auto()
 
 
 PASSED_OVER = PassedOver.PASSED_OVER
 HELD = PassedOver.HELD
+SET_ASIDE = PassedOver.SET_ASIDE
 
 
 @dataclass

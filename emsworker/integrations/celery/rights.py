@@ -21,6 +21,8 @@ ems_dedup              SIUD    -
 ems_group              SIUD    -
 ems_handler            SIUD    -
 ems_task_pause         SD      -
+ems_task_limit         SIUD    -
+ems_task_slot          SIUD    -
 ems_cursor             SIUD    -
 ems_claim              SIUD    -
 ems_retry              SIUD    -

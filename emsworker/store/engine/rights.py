@@ -106,6 +106,8 @@ ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
 ems_handler            -          -         SIUD    S     S       S       S
 ems_task_pause         -          -         S       -     S       S       SID
+ems_task_limit         -          -         SIUD    S     S       S       S
+ems_task_slot          -          -         SIUD    SD    S       S       S
 ems_task_figure        -          -         SIUD    -     s       S       S
 ems_task_bucket        -          -         SIUD    -     S       S       S
 ems_cursor             -          S         SU      SU    S       S       Su

@@ -16,7 +16,7 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 
-_BLOCKED = "9999"  # the due time of a row that waits for an earlier one, as in blocking.sql
+_BLOCKED = "3000"  # rows that wait for a place of their task are due from then on, and for an earlier one in 9999
 _FIRST_TIME = "1900"  # a row in a lane of a fair group is due before that, as in fair.sql
 
 
