@@ -155,7 +155,7 @@ class Consumer(Runnable):
             assignment.route,
             assignment.ladder(process.settings.jitter),
             self._channel,
-            process.result_writer,
+            process.result_writer.of_topic(assignment.topic),
             RunHooks.of(process.middleware),
             self._may_go_on,
             process.gate,

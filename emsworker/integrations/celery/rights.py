@@ -16,6 +16,7 @@ ems_message            SIuD    -
 ems_outbox             SIuD    -
 ems_large_body         SuD     -
 ems_body_chunk         SD      -
+ems_result_chunk       SD      -
 ems_publish            SiuD    -
 ems_dedup              SIUD    -
 ems_group              SIUD    -

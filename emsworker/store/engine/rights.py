@@ -101,6 +101,7 @@ ems_message            -          sI        SI      SIuD  s       S       SIu
 ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
 ems_large_body         -          sIu       sIu     SIuD  -       S       S
 ems_body_chunk         -          I         SI      SID   -       S       S
+ems_result_chunk       -          S         SI      SID   -       S       -
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su

@@ -87,6 +87,15 @@ CREATE TABLE IF NOT EXISTS ems_body_chunk (
   PRIMARY KEY (body_id, chunk)
 ) ENGINE=InnoDB;
 
+-- Results of tasks that are too large for their row, likewise; who may read results may read these.
+
+CREATE TABLE IF NOT EXISTS ems_result_chunk (
+  body_id BINARY(16) NOT NULL,
+  chunk SMALLINT UNSIGNED NOT NULL,
+  data MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (body_id, chunk)
+) ENGINE=InnoDB;
+
 -- The outbox: messages that may not be read yet, such as delayed ones.
 
 CREATE TABLE IF NOT EXISTS ems_outbox (
