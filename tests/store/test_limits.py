@@ -157,6 +157,11 @@ def test_permits_of_a_task(stream: Stream) -> None:
     behind = ask(1)
     assert behind.count == 0 and round((behind.due[0] - first.due[-1]).total_seconds(), 3) == 0.1
     until(lambda: ask(1, is_back=True).count == 1, 5, "what has waited gets the next permit")
+    asked = task_limits.Asked("a", 21, False, False)
+    task_limits.release(stream.session, group.id, client, [task_limits.Returned(asked, 1, len(first.due), None)])
+    assert stream.rows("SELECT tokens >= 1, new_until < NOW(6) + INTERVAL 300000 MICROSECOND FROM ems_task_limit") == [
+        (1, 1)
+    ], "a claim that was given back leaves its permits, and its times, to others"
 
 
 def test_places_of_a_task(stream: Stream) -> None:
@@ -175,7 +180,8 @@ def test_places_of_a_task(stream: Stream) -> None:
     assert granted.due[0] < granted.due[1], "in the order in which they came"
     for offset, due_at in enumerate(granted.due, 1):
         _put_aside(stream, group, offset, due_at)
-    task_limits.release(stream.session, group.id, second, {"a": 1})
+    asked = task_limits.Asked("a", 3, False, True)
+    task_limits.release(stream.session, group.id, second, [task_limits.Returned(asked, 0, 0, 1)])
     waits = "SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)"
     assert stream.rows(waits) == [(2,)], "the one that came first is due"
     assert ask(second, 1).count == 0, "what comes new waits behind it"

@@ -58,11 +58,13 @@ class Granted:
         count: how many messages may be started.
         due: when each of the others is due.
         has_slot: places are taken, to be released.
+        is_timed: the others wait for a time, not for a place.
     """
 
     count: int
     due: Sequence[datetime]
     has_slot: bool
+    is_timed: bool
 
 
 def declare(session: Session, group_id: int, limits: Mapping[str, Limit], free: Collection[str]) -> None:
@@ -138,9 +140,11 @@ def _granted(asked: Asked, granted: Any, places: Any, queued: Any, until: Any, p
     has_slot = most is not None and count > 0
     if int(places) < asked.wanted:
         first = _first(asked.task)
-        return Granted(count, [first + timedelta(microseconds=(int(queued) + n) % _DAY_US) for n in others], has_slot)
+        return Granted(
+            count, [first + timedelta(microseconds=(int(queued) + n) % _DAY_US) for n in others], has_slot, False
+        )
     begin = datetime.fromisoformat(until.decode() if isinstance(until, bytes) else str(until)) if others else _FIRST_DAY
-    return Granted(count, [begin + timedelta(seconds=(n + 1) / float(per_s)) for n in others], has_slot)
+    return Granted(count, [begin + timedelta(seconds=(n + 1) / float(per_s)) for n in others], has_slot, True)
 
 
 def _first(task: str) -> datetime:
@@ -153,16 +157,35 @@ def _args(group_id: int, task: str) -> dict[str, Any]:
     return {"group_id": group_id, "task": task, "first": first, "beyond": first + timedelta(days=1)}
 
 
-def release(session: Session, group_id: int, client_id: str, wakes: Mapping[str, int]) -> None:
-    """Release a client's places of some tasks, and make the next messages that wait for one due: so many of each."""
+@dataclass(frozen=True)
+class Returned:
+    """What is given back of a claim's permits, and of its places.
+
+    Attributes:
+        asked: what was asked for.
+        unstarted: permits that were not used.
+        unwritten: messages that were to be put aside until a time, and were not.
+        woken: how many messages that wait for a place are made due; ``None`` if there was no place.
+    """
+
+    asked: Asked
+    unstarted: int
+    unwritten: int
+    woken: int | None
+
+
+def release(session: Session, group_id: int, client_id: str, returned: Sequence[Returned]) -> None:
+    """Give permits and places back, and make the next messages that wait for a place due."""
 
     def attempt() -> None:
         packet = session.packet()
         packet.begin()
-        for task, count in sorted(wakes.items()):
-            args = _args(group_id, task) | {"client_id": client_id, "limit": count}
-            packet.add(_SQL.release, args)
-            packet.add(_SQL.wake, args)
+        for one in returned:
+            args = _args(group_id, one.asked.task) | {"client_id": client_id, "is_back": int(one.asked.is_back)}
+            if one.unstarted or one.unwritten:
+                packet.add(_SQL.refund, args | {"unstarted": one.unstarted, "unwritten": one.unwritten})
+            if one.woken is not None:
+                packet.add_all((_SQL.release, _SQL.wake), args | {"limit": one.woken})
         packet.commit()
         packet.send()
 

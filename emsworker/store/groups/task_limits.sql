@@ -72,6 +72,15 @@ ON DUPLICATE KEY UPDATE weight = VALUES(weight)
 -- name: get_granted
 SELECT @ems_granted, @ems_places, @ems_queued, @ems_until, @ems_per_s, @ems_most
 
+-- name: refund
+-- Permits of messages that were not started after all, and times of those that were not put aside: their claim was given
+-- back before it came to them.
+UPDATE ems_task_limit SET
+  tokens = LEAST(capacity, tokens + %(unstarted)s),
+  new_until = IF(%(is_back)s = 0, new_until - INTERVAL FLOOR(%(unwritten)s / per_s * 1000000) MICROSECOND, new_until),
+  back_until = IF(%(is_back)s = 1, back_until - INTERVAL FLOOR(%(unwritten)s / per_s * 1000000) MICROSECOND, back_until)
+WHERE group_id = %(group_id)s AND task = %(task)s AND per_s IS NOT NULL
+
 -- name: release
 DELETE FROM ems_task_slot WHERE group_id = %(group_id)s AND task = %(task)s AND client_id = %(client_id)s
 
