@@ -46,7 +46,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.publish.transaction import Transaction
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import HELD, PASSED_OVER, SET_ASIDE, Handler, PassedOver
+from emsworker.tasks.task import HELD, PASSED_OVER, POSTPONED, Handler, PassedOver
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Executor:
         self._group = context.route.group
         self.may_go_on = context.may_go_on
         self._resolve = context.route.resolve
-        self._asides: Mapping[int, Failure] = {}
+        self._postponed: Mapping[int, Failure] = {}
         self._lanes = Lanes(context, self._handler, self._run_in_lane)
         # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
         is_transactional = any(handler.options.transactional for handler in context.route.handlers)
@@ -141,12 +141,12 @@ class Executor:
             self._resolve = self._context.route.resolve
 
     @contextlib.contextmanager
-    def setting_aside(self, asides: Mapping[int, Failure]) -> Iterator[None]:
+    def postponing(self, postponed: Mapping[int, Failure]) -> Iterator[None]:
         """Put messages aside in the block, by offset, with no attempt charged: a limit of their task holds them up."""
         resolve = self._resolve
-        if asides:
-            self._asides = asides
-            self._resolve = lambda message: SET_ASIDE if message.offset in asides else resolve(message)
+        if postponed:
+            self._postponed = postponed
+            self._resolve = lambda message: POSTPONED if message.offset in postponed else resolve(message)
         try:
             yield
         finally:
@@ -188,8 +188,8 @@ class Executor:
         """Return the end of a message that does not run now: it is done, or it waits."""
         if marker is PASSED_OVER:
             return Ended(message)
-        if marker is SET_ASIDE:
-            failure = self._asides[message.offset]
+        if marker is POSTPONED:
+            failure = self._postponed[message.offset]
         else:
             failure = Failure.held_back(message.offset, message.attempt, message.headers[TASK_HEADER])
         return Ended(message, failure=failure, delivered=False)

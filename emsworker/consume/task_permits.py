@@ -44,13 +44,13 @@ class TaskPermits:
         is_back = claim.source is ClaimSource.RETRY
         asked = [Asked(name, len(found[name]), is_back, bool(self._tasks[name].together)) for name in sorted(found)]
         granted, began = acquire(self._session, self._group_id, client_id, asked), ticks()
-        asides = dict[int, Failure]()
+        postponed = dict[int, Failure]()
         for one, permits in zip(asked, granted, strict=True):
             error = f"waits for its turn: {self._tasks[one.task].options.limit} of task {one.task}"
             for message, due_at in zip(found[one.task][permits.count :], permits.due, strict=True):
-                asides[message.offset] = Failure.set_aside(message, error, due_at)
+                postponed[message.offset] = Failure.postponed(message, error, due_at)
         try:
-            yield asides
+            yield postponed
         finally:
             took_s = ticks() - began
             returned = [

@@ -636,7 +636,7 @@ class Failure:
     due_at: datetime | None = None
 
     @classmethod
-    def set_aside(cls, message: Message, error: str, due_at: datetime) -> Failure:
+    def postponed(cls, message: Message, error: str, due_at: datetime) -> Failure:
         """Return the end of a message that a limit of its task keeps from running now; no attempt is charged."""
         return cls(message.offset, message.attempt - 1, Outcome.IGNORED, error, 0.0, None, None, due_at=due_at)
 

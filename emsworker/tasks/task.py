@@ -847,17 +847,17 @@ class PassedOver(Enum):
     """The marker of a call that a group neither runs nor refuses.
 
     ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused;
-    ``SET_ASIDE``: a limit of its task holds it up.
+    ``POSTPONED``: a limit of its task holds it up.
     """
 
     PASSED_OVER = auto()
     HELD = auto()
-    SET_ASIDE = auto()
+    POSTPONED = auto()
 
 
 PASSED_OVER = PassedOver.PASSED_OVER
 HELD = PassedOver.HELD
-SET_ASIDE = PassedOver.SET_ASIDE
+POSTPONED = PassedOver.POSTPONED
 
 
 @dataclass

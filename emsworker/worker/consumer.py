@@ -298,7 +298,7 @@ class Consumer(Runnable):
         if permits is None:
             yield
             return
-        with permits.ask(claim, self._client_id or "") as asides, executor.setting_aside(asides):
+        with permits.ask(claim, self._client_id or "") as postponed, executor.postponing(postponed):
             yield
 
     def _write_before(self) -> None:

@@ -179,7 +179,7 @@ def test_places_of_a_task(stream: Stream) -> None:
     assert (granted.count, granted.has_slot, len(granted.due)) == (1, True, 2)
     assert granted.due[0] < granted.due[1], "in the order in which they came"
     for offset, due_at in enumerate(granted.due, 1):
-        _put_aside(stream, group, offset, due_at)
+        _postpone(stream, group, offset, due_at)
     asked = task_limits.Asked("a", 3, False, True)
     task_limits.release(stream.session, group.id, second, [task_limits.Returned(asked, 0, 0, 1)])
     waits = "SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)"
@@ -198,7 +198,7 @@ def test_a_limit_that_the_code_no_longer_has_lets_all_go(stream: Stream) -> None
     for offset, task in enumerate("aab", 1):
         asked = [task_limits.Asked(task, 2, False, True)]
         (granted,) = task_limits.acquire(stream.session, group.id, stream.client(), asked)
-        _put_aside(stream, group, offset, granted.due[-1])
+        _postpone(stream, group, offset, granted.due[-1])
     task_limits.declare(stream.session, group.id, {"b": Limit(rate="1/s")}, "a")
     assert task_limits.list_limits(stream.session, group.id) == {"b": Limit(rate="1/s")}
     assert stream.rows("SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)") == [(3,)], "it asks when it is due"
@@ -206,7 +206,7 @@ def test_a_limit_that_the_code_no_longer_has_lets_all_go(stream: Stream) -> None
     assert not stream.rows("SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)")
 
 
-def _put_aside(stream: Stream, group: Group, offset: int, due_at: datetime) -> None:
+def _postpone(stream: Stream, group: Group, offset: int, due_at: datetime) -> None:
     stream.rows(
         "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, %s, 0, %s)",
         *(group.id, offset, due_at),

@@ -140,9 +140,8 @@ def _granted(asked: Asked, granted: Any, places: Any, queued: Any, until: Any, p
     has_slot = most is not None and count > 0
     if int(places) < asked.wanted:
         first = _first(asked.task)
-        return Granted(
-            count, [first + timedelta(microseconds=(int(queued) + n) % _DAY_US) for n in others], has_slot, False
-        )
+        due = [first + timedelta(microseconds=(int(queued) + n) % _DAY_US) for n in others]
+        return Granted(count, due, has_slot, False)
     begin = datetime.fromisoformat(until.decode() if isinstance(until, bytes) else str(until)) if others else _FIRST_DAY
     return Granted(count, [begin + timedelta(seconds=(n + 1) / float(per_s)) for n in others], has_slot, True)
 
@@ -197,14 +196,14 @@ def wake(session: Session, group_id: int, task: str, count: int) -> int:
     return session.change(_SQL.wake, _args(group_id, task) | {"limit": count})
 
 
-def add_aside(packet: Packet, claim: Claim, asides: Sequence[Failure]) -> None:
+def add_postponed(packet: Packet, claim: Claim, postponed: Sequence[Failure]) -> None:
     """Append the putting aside of messages to the transaction of a flush."""
     where: dict[str, Any] = {"group_id": claim.group_id, "partition": claim.partition}
     rows = (
         where | {"offset": one.offset, "attempt": one.attempt, "due_at": one.due_at, "error": storable(one.error)}
-        for one in sorted(asides, key=lambda one: one.offset)
+        for one in sorted(postponed, key=lambda one: one.offset)
     )
-    packet.insert_many(_SQL.upsert_aside, _SQL.aside_row, rows, _SQL.upsert_aside_end)
+    packet.insert_many(_SQL.upsert_postponed, _SQL.postponed_row, rows, _SQL.upsert_postponed_end)
 
 
 def fill_places(session: Session) -> bool:

@@ -89,14 +89,14 @@ DELETE FROM ems_task_slot WHERE group_id = %(group_id)s AND task = %(task)s AND 
 UPDATE ems_retry FORCE INDEX (due) SET due_at = NOW(6)
 WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at >= %(first)s AND due_at < %(beyond)s ORDER BY due_at LIMIT %(limit)s
 
--- name: upsert_aside
+-- name: upsert_postponed
 -- No attempt is charged. The retries of the claim have rows already.
 INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at, last_error) VALUES
 
--- name: aside_row
+-- name: postponed_row
 (%(group_id)s,%(partition)s,%(offset)s,%(attempt)s,%(due_at)s,%(error)s)
 
--- name: upsert_aside_end
+-- name: upsert_postponed_end
 ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last_error = VALUES(last_error), claim_id = NULL
 
 -- name: sweep_slots
