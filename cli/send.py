@@ -103,7 +103,7 @@ def send(
     if lines:
         _send_lines(app, topic, body, reader, options, as_json)
     else:
-        receipt = app.send_call(topic, content, **options)
+        receipt = app.publisher.send(topic, content, **options)
         app.close()
         print_done(asdict(receipt), _sentence(receipt, options), as_json)
     if task:
@@ -113,14 +113,13 @@ def send(
 def _note_unknown(topic: str, task: str) -> None:
     """Tell if no worker of a topic has started with a task; a mistyped name would be a dead letter, without a word."""
     from emsworker.core.errors import AccessDenied
-    from emsworker.store.cluster.user_schedules import find_handlers
 
     try:
-        topics = {found for found, _ in open_stream().database().call(lambda session: find_handlers(session, task))}
+        topics = open_stream().looking().tasks.topics_of(task)
     except AccessDenied:  # a producer's role does not know workers
         return
     if topic not in topics:
-        where = f"; it is run on topic {', '.join(map(repr, sorted(topics)))}" if topics else ""
+        where = f"; it is run on topic {', '.join(map(repr, topics))}" if topics else ""
         click.echo(f"No worker of topic {topic!r} has started with task {task!r}{where}.", err=True)
 
 
@@ -235,7 +234,7 @@ def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[
                     text = f"{error.message} {counted(sent, 'message')} of the lines before {plural(sent, 'was')} sent."
                     raise click.UsageError(text) from None
                 outgoing = [Outgoing(topic, one, **options | {"headers": dict(options["headers"])}) for one in bodies]
-                sent += len(app.send_calls(topic, outgoing))
+                sent += len(app.publisher.publish(topic, outgoing, many=True))
                 bar.update(sum(len(line) for _, line in chunk) if length is not None else len(chunk))
     app.close()
     print_done({"topic": topic, "sent": sent}, f"Sent {counted(sent, 'message')} to {topic}.", as_json)

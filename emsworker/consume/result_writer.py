@@ -15,8 +15,8 @@ from emsworker.core.ids import new_uid, uid_text
 from emsworker.core.large import LARGE_BYTES, RESULT_BYTES
 from emsworker.core.model import FOLLOW_HEADER, Failure, Message, Topic
 from emsworker.core.url import redact
+from emsworker.tasks.handler import Handler
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Handler
 
 log = logging.getLogger(__name__)
 

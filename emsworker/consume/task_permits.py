@@ -12,7 +12,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.run import UNWATCHED
 from emsworker.store import Session
 from emsworker.store.groups.task_limits import Asked, Granted, Returned, acquire, release
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ def _most_at_once(stream: Stream, start: str, end: str, killed: int, killed_at: 
 
 def _send(stream: Stream, name: str, numbers: range) -> None:
     headers = {TASK_HEADER: name}
-    stream.app.send_calls("mixed", [Outgoing("mixed", [[n], {}], headers=dict(headers)) for n in numbers])
+    stream.app.publisher.publish("mixed", [Outgoing("mixed", [[n], {}], headers=dict(headers)) for n in numbers])
 
 
 def test_limits_of_tasks_that_share_a_group(stream: Stream) -> None:
