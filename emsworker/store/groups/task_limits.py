@@ -158,7 +158,7 @@ def _args(group_id: int, task: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Returned:
-    """What is given back of a claim's permits, and of its places.
+    """Permits and places of a claim that are given back.
 
     Attributes:
         asked: what was asked for.

@@ -38,9 +38,8 @@ DELETE FROM ems_body_chunk WHERE body_id = %(body_id)s
 DELETE FROM ems_large_body WHERE body_id = %(body_id)s
 
 -- name: insert_result_body
--- In the transaction that writes the result; repeated after a lost answer.
-INSERT INTO ems_large_body (body_id, topic_id, uid, size, created_at) VALUES (%(body_id)s,%(topic_id)s,%(uid)s,%(size)s,UTC_TIMESTAMP(6))
-ON DUPLICATE KEY UPDATE created_at = UTC_TIMESTAMP(6)
+-- In the transaction that writes the result. Repeated after a lost answer it finds its own row, which the result's row needs.
+INSERT IGNORE INTO ems_large_body (body_id, topic_id, uid, size, created_at) VALUES (%(body_id)s,%(topic_id)s,%(uid)s,%(size)s,UTC_TIMESTAMP(6))
 
 -- name: insert_result_chunk
 INSERT IGNORE INTO ems_result_chunk (body_id, chunk, data) VALUES (%(body_id)s,%(chunk)s,%(data)s)
