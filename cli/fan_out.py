@@ -24,6 +24,7 @@ def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any
         run: runs the command; the context says for which server.
         names: of the servers.
     """
+    from emsworker.console.wording import error_text
     from emsworker.core.errors import EmsError
 
     everything = context.meta[COLLECTED] = Collected()
@@ -44,7 +45,11 @@ def for_each(context: click.Context, names: Sequence[str], run: Callable[[], Any
             failures.append((name, error))
     del context.meta[COLLECTED]
     _print(everything)
-    lines = [f"server {name}: {error}" for name, error in failures if not (done and _is_elsewhere(error))]
+    lines = [
+        f"server {name}: {error_text(error, context)}"
+        for name, error in failures
+        if not (done and _is_elsewhere(error))
+    ]
     if len(failures) == len(names) and all(_is_elsewhere(error) for _, error in failures):
         raise failures[0][1]
     lines += _of_items(items, len(names))

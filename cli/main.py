@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
                 from emsworker.core.url import redact
 
                 click.echo(redact(traceback.format_exc()), err=True, nl=False)
-            raise _failure(error) from None
+            raise _failure(error, ctx) from None
 
 
 _UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG)
@@ -148,7 +148,8 @@ def _has_no_reader(stream: IO[str]) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in look.poll(0))
 
 
-def _failure(error: Exception) -> CommandFailure:
+def _failure(error: Exception, context: click.Context) -> CommandFailure:
+    from emsworker.console.wording import error_text, problem_text
     from emsworker.core.errors import (
         AccessDenied,
         AppNotFound,
@@ -161,8 +162,8 @@ def _failure(error: Exception) -> CommandFailure:
     from emsworker.core.url import redact
 
     if isinstance(error, ConfigError):
-        return WrongUsage([redact(str(problem)) for problem in error.problems])
-    text = redact(str(error))
+        return WrongUsage([redact(problem_text(problem, context)) for problem in error.problems])
+    text = redact(error_text(error, context))
     if isinstance(error, (AppNotFound, InvalidName)):
         return WrongUsage([text])
     if isinstance(error, AccessDenied):

@@ -25,7 +25,7 @@ from emsworker.console.options import (
     read_time,
 )
 from emsworker.console.output import print_done
-from emsworker.console.streams import open_main
+from emsworker.console.streams import open_main, open_stream
 from emsworker.core.counted import counted, plural
 from emsworker.core.durations import format_duration
 
@@ -102,10 +102,25 @@ def send(
         options["headers"][EXPIRES_HEADER] = app.server_time(expires).isoformat()
     if lines:
         _send_lines(app, topic, body, reader, options, as_json)
+    else:
+        receipt = app.publisher.send(topic, content, **options)
+        app.close()
+        print_done(asdict(receipt), _sentence(receipt, options), as_json)
+    if task:
+        _note_unknown(topic, task)
+
+
+def _note_unknown(topic: str, task: str) -> None:
+    """Tell if no worker of a topic has started with a task; a mistyped name would be a dead letter, without a word."""
+    from emsworker.core.errors import AccessDenied
+
+    try:
+        topics = open_stream().looking().tasks.topics_of(task)
+    except AccessDenied:  # a producer's role does not know workers
         return
-    receipt = app.publisher.send(topic, content, **options)
-    app.close()
-    print_done(asdict(receipt), _sentence(receipt, options), as_json)
+    if topic not in topics:
+        where = f"; it is run on topic {', '.join(map(repr, topics))}" if topics else ""
+        click.echo(f"No worker of topic {topic!r} has started with task {task!r}{where}.", err=True)
 
 
 def _refuse_contradictions(body: str, task: str | None, text: bool, lines: bool, options: Mapping[str, Any]) -> None:

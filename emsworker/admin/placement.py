@@ -35,7 +35,7 @@ from emsworker.store.cluster import alarms, clients, schedules
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import server_now, stream_id
 from emsworker.store.engine.session import Session
-from emsworker.store.groups import limits, task_pauses
+from emsworker.store.groups import limits, task_limits, task_pauses
 from emsworker.store.stream import forwards
 from emsworker.store.stream.guards import last_move
 from emsworker.store.topics import (
@@ -177,7 +177,7 @@ class TopicMove:
             raise TopicInUse(
                 f"{len(found)} live {plural(len(found), 'process')} would not find topic {self._topic!r} on server "
                 f"{self._target!r}, because their EMS_SERVERS does not name it: {', '.join(found[:_NAMED])}{more}; "
-                "nothing was changed (start them again with it, or use force)"
+                "nothing was changed (start them again with it; force=True moves it all the same)"
             )
 
     def _tell(self) -> None:
@@ -383,6 +383,8 @@ class TopicMove:
             self._to.call(lambda session: limits.set_limit(session, created.id, limit))
         for _, task in origin.call(lambda session: task_pauses.list_pauses(session, [group.id])):
             self._to.call(partial(task_pauses.pause, group=created, task=task))
+        declared = origin.call(lambda session: task_limits.list_limits(session, group.id))
+        self._to.call(lambda session: task_limits.declare(session, created.id, declared, ()))
         policy = before.backlogs.policies().get(group.id)
         if policy is not None:
             after.backlogs.set_policy(self._topic, group.name, policy)

@@ -15,8 +15,9 @@ from emsworker.core.codec import decode_headers
 from emsworker.core.counted import AtLeast, Estimate
 from emsworker.core.errors import ConfigError, DecodeError, Problem, UnknownTask
 from emsworker.core.model import GROUP_HEADER, TASK_HEADER, Group, Topic
-from emsworker.core.options import nearest, number, raise_problems
+from emsworker.core.options import nearest, raise_problems, seconds
 from emsworker.core.task_figures import TaskFigures, percentile
+from emsworker.store.cluster.user_schedules import find_handlers
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.session import Session
 from emsworker.store.groups import task_figures as store
@@ -26,7 +27,7 @@ from emsworker.store.groups.task_figures import KeptFigures, Task
 from emsworker.store.inspect.monitoring import PartitionLag, list_lags
 
 WITHIN_S = 3600.0
-_WITHIN = number(600, 86_400)
+_WITHIN = seconds(600, 86_400)
 _OF_TOPIC, _OF_ALL = 1000, 200  # messages of a group that are looked at, for those of one topic and for all
 _STRETCHES = 4  # of a partition, evenly spaced
 _MOST_GROUPS, _MOST_PARTITIONS = 50, 20  # those with the most messages; of each, the longest
@@ -110,6 +111,10 @@ class Tasks:
             return sorted(views, key=lambda one: (one.topic, one.group, one.task))
 
         return self._database.call(read)
+
+    def topics_of(self, task: str) -> Sequence[str]:
+        """Return the topics on which workers have started with a task of that name."""
+        return sorted({topic for topic, _ in self._database.call(lambda session: find_handlers(session, task))})
 
     def pause(self, topic: str, group: str, task: str) -> None:
         """Pause a task of a group: workers put its messages aside, and go on with those of other tasks.

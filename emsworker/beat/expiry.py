@@ -14,6 +14,7 @@ from emsworker.core.durations import format_duration
 from emsworker.store import Session
 from emsworker.store.cluster import audit, clients, schedules
 from emsworker.store.expiring import EXPIRING, ExpiringRows
+from emsworker.store.groups import task_limits
 from emsworker.store.stream import holds, intake
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,11 @@ class Sweep:
         """Delete a chunk and return the pause."""
         most = self._rows.most
         return pause_s(self._rows.delete(session, most), most, settings, none_beats=self._rows.none_beats)
+
+
+def fill_places(session: Session, settings: Settings) -> float:
+    """Make messages due that wait for a place of their task, if there is one: a client may have died with it."""
+    return settings.beat_s * (1 if task_limits.fill_places(session) else _PAUSE_BEATS)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from emsworker.beat.expiry import (
     SWEEPS,
     correct_times,
+    fill_places,
     sweep_audit,
     sweep_clients,
     sweep_holds,
@@ -97,6 +98,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         skip_backlogs,
         restart_lanes,
         *SWEEPS,
+        fill_places,
         sweep_audit,
         sweep_refused,
         TakeSamples(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
@@ -42,7 +42,7 @@ from emsworker.store.engine.connection import LOCK_WAIT_S
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, server_facts, server_now, stream_id
 from emsworker.store.engine.session import Session, never
-from emsworker.store.groups import handlers, limits, log_lines, task_figures
+from emsworker.store.groups import handlers, limits, log_lines, task_figures, task_limits
 from emsworker.store.stream import forwards
 
 _DELETIONS = 20  # a topic that is deleted and made anew may be met this many times in one send
@@ -316,6 +316,10 @@ class MysqlBroker:
     def declare_limit(self, group: Group, limit: Limit) -> Limit:
         """Set the limit of a group, unless one was set before; return the one that holds."""
         return self.database.call(lambda session: limits.declare(session, group.id, limit))
+
+    def declare_task_limits(self, group: Group, declared: Mapping[str, Limit], free: Collection[str]) -> None:
+        """Set the limits of some of a group's tasks, and remove those of others."""
+        self.database.call(lambda session: task_limits.declare(session, group.id, declared, free))
 
     def declare_handlers(self, group: Group, rows: Sequence[HandlerRow]) -> None:
         """Store how the handlers of a group are charged, for recovery."""

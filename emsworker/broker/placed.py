@@ -417,13 +417,20 @@ class PlacedResults:
 
     def __init__(self, backends: Sequence[ResultBackend]) -> None:
         self._backends = backends
+        self._found_by: dict[bytes, ResultBackend] = {}
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
         """Return the results that exist, by uid."""
         found: dict[bytes, ResultRow] = {}
         for backend in self._backends:
-            found |= backend.find([uid for uid in uids if uid not in found])
+            rows = backend.find([uid for uid in uids if uid not in found])
+            self._found_by |= dict.fromkeys(rows, backend)
+            found |= rows
         return found
+
+    def load(self, row: ResultRow) -> bytes:
+        """Return the value of a result as JSON, from the server where it was found."""
+        return self._found_by[row.uid].load(row)
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
         """Return the dead letters among them, and those that were cancelled."""

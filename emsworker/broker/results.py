@@ -10,11 +10,13 @@ from typing import Protocol
 from emsworker.core.errors import DecodeError
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import uid_text
+from emsworker.core.large import result_beside
 from emsworker.core.process.forks import fork_blocked
 from emsworker.core.run import Progress
 from emsworker.store.engine.database import Database
 from emsworker.store.groups import reports
 from emsworker.store.groups import results as store
+from emsworker.store.stream import large
 
 
 class ResultBackend(Protocol):
@@ -28,6 +30,14 @@ class ResultBackend(Protocol):
 
     def find(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
         """Return the results that exist, by uid."""
+        ...
+
+    def load(self, row: ResultRow) -> bytes:
+        """Return the value of a result as JSON, whole.
+
+        Raises:
+            DecodeError: it was deleted since it was found.
+        """
         ...
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
@@ -61,6 +71,13 @@ class MysqlResults:
         """Return the results that exist, by uid."""
         topic_ids = self._topic_ids()
         return self._database.call(lambda session: store.find(session, topic_ids, uids, self._group))
+
+    def load(self, row: ResultRow) -> bytes:
+        """Return the value of a result as JSON; one that is kept beside its row is read now."""
+        beside = result_beside(row.body)
+        if beside is None:
+            return row.body or b"null"
+        return self._database.call(lambda session: large.read_result(session, beside))
 
     def find_buried(self, uids: Sequence[bytes]) -> dict[bytes, ResultRow]:
         """Return the dead letters among them, and those that were cancelled."""

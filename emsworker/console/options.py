@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .completing import complete_servers
-from .context_keys import NO_COLOR, REDIS_URL, SERVER, TRACEBACK, URL, WIDE
+from .context_keys import INVOKED, NO_COLOR, REDIS_URL, SERVER, TRACEBACK, URL, WIDE
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        ctx.meta[INVOKED] = ctx  # the innermost command parses last
         if value == "":  # an unset variable of a shell; it must not mean the local stream
             raise click.BadParameter("it is empty; leave the option out, or give an address.")
         if value:

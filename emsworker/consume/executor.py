@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -47,7 +47,7 @@ from emsworker.publish.transaction import Transaction
 from emsworker.tasks.handler import Handler
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.route import HELD, PASSED_OVER, PassedOver
+from emsworker.tasks.route import HELD, PASSED_OVER, POSTPONED, PassedOver
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class Executor:
         self._group = context.route.group
         self.may_go_on = context.may_go_on
         self._resolve = context.route.resolve
+        self._postponed: Mapping[int, Failure] = {}
         self._lanes = Lanes(context, self._handler, self._run_in_lane)
         # Everything below a transactional handler's message must be done too, or a crash would repeat its effect.
         is_transactional = any(handler.options.transactional for handler in context.route.handlers)
@@ -140,6 +141,18 @@ class Executor:
         finally:
             self._resolve = self._context.route.resolve
 
+    @contextlib.contextmanager
+    def postponing(self, postponed: Mapping[int, Failure]) -> Iterator[None]:
+        """Put messages aside in the block, by offset, with no attempt charged: a limit of their task holds them up."""
+        resolve = self._resolve
+        if postponed:
+            self._postponed = postponed
+            self._resolve = lambda message: POSTPONED if message.offset in postponed else resolve(message)
+        try:
+            yield
+        finally:
+            self._resolve = resolve
+
     def _resolve_unless_held(self, tasks: frozenset[str], message: Message) -> Handler | PassedOver:
         headers = message.headers
         if headers.get(TASK_HEADER) in tasks and headers.get(GROUP_HEADER, self._group) == self._group:
@@ -164,13 +177,23 @@ class Executor:
             if handler.is_async:
                 return self._run_coroutines(claim_run, messages, handler)
         elif isinstance(handler, PassedOver):  # no hooks, no attempt, no log line
-            return [_passed(message, handler) for message in messages]
+            return [self._passed(message, handler) for message in messages]
         return self._run_in_thread(claim_run, claim_run.watch, messages, handler, began)
 
     def _run_in_lane(self, claim_run: KeyedRun, message: Message, handler: Resolved | PassedOver, lane: Lane) -> Ended:
         if isinstance(handler, PassedOver):
-            return _passed(message, handler)
+            return self._passed(message, handler)
         return self._run_in_thread(claim_run, lane, [message], handler, lane.running_since)[0]
+
+    def _passed(self, message: Message, marker: PassedOver) -> Ended:
+        """Return the end of a message that does not run now: it is done, or it waits."""
+        if marker is PASSED_OVER:
+            return Ended(message)
+        if marker is POSTPONED:
+            failure = self._postponed[message.offset]
+        else:
+            failure = Failure.held_back(message.offset, message.attempt, message.headers[TASK_HEADER])
+        return Ended(message, failure=failure, delivered=False)
 
     # From here on nothing gets a name that holds an error: its frames refer to these ones, and would live on in the
     # cycle, with all that the handler had in memory.
@@ -420,14 +443,6 @@ class Executor:
                 call()
             except BaseException:  # SystemExit, too: it would end the process of a message that has ended
                 log.exception("a hook failed after %s of %r was run", self._attempts.task_of(message), message)
-
-
-def _passed(message: Message, marker: PassedOver) -> Ended:
-    """Return the end of a message that does not run here: it is done, or it waits until its task is resumed."""
-    if marker is PASSED_OVER:
-        return Ended(message)
-    failure = Failure.held_back(message.offset, message.attempt, message.headers[TASK_HEADER])
-    return Ended(message, failure=failure, delivered=False)
 
 
 async def _load_and_call(message: Message, handler: Handler) -> Any:

@@ -11,15 +11,14 @@ from emsworker.consume.claim_progress import Ended
 from emsworker.core.codec import encode_json
 from emsworker.core.errors import EncodeError, RunCancelled, text_of
 from emsworker.core.flush import ResultRow, storable
-from emsworker.core.ids import uid_text
-from emsworker.core.model import FOLLOW_HEADER, Failure, Message
+from emsworker.core.ids import new_uid, uid_text
+from emsworker.core.large import LARGE_BYTES, RESULT_BYTES
+from emsworker.core.model import FOLLOW_HEADER, Failure, Message, Topic
 from emsworker.core.url import redact
 from emsworker.tasks.handler import Handler
 from emsworker.tasks.options import HandlerOptions
 
 log = logging.getLogger(__name__)
-
-MAX_RESULT_BYTES = 1 << 20
 
 
 class Putter(Protocol):
@@ -35,25 +34,34 @@ class ResultWriter:
 
     Args:
         ttl_s: seconds that they are kept, unless the handler has its own setting.
+        most_bytes: of the largest value; one of more than :data:`RESULT_BYTES` is kept beside its row.
         putter: stores them instead of MySQL. A plain task's result is stored before its message is acked, so a crash
             in between repeats both; a transactional one's only after the commit, so a crash in between may lose it.
     """
 
-    def __init__(self, ttl_s: float, putter: Putter | None = None) -> None:
+    def __init__(self, ttl_s: float, putter: Putter | None = None, most_bytes: int = RESULT_BYTES) -> None:
         self._ttl_s = ttl_s
         self._putter = putter
+        self._most_bytes = most_bytes
+
+    def of_topic(self, topic: Topic) -> ResultWriter:
+        """Return one for the tasks of a topic, whose results may be large if its messages may."""
+        is_large = self._putter is None and topic.max_message_bytes > LARGE_BYTES
+        return ResultWriter(self._ttl_s, self._putter, topic.max_message_bytes if is_large else RESULT_BYTES)
 
     def of_value(self, message: Message, handler: Handler, value: object) -> list[ResultRow]:
         """Return the result of a message that has succeeded, if it is kept or followed."""
         ttl_s, follow = self._kept_s(handler.options), message.headers.get(FOLLOW_HEADER)
         try:
             body = encode_json(handler.dump_result(value))
-            if len(body) > MAX_RESULT_BYTES:
-                raise EncodeError(f"the result of {len(body)} bytes is over the limit of {MAX_RESULT_BYTES}")
+            most_bytes = self._most_bytes if follow is None else RESULT_BYTES  # a flow keeps it, too
+            if len(body) > most_bytes:
+                raise EncodeError(f"the result of {len(body)} bytes is over the limit of {most_bytes}")
         except EncodeError as reason:  # the task has done its work: a value that cannot be kept must not repeat it
             log.warning("%r has no result: %s", message, reason)
             return [_failed(message.uid, reason, str(reason), ttl_s, follow)]
-        return [ResultRow(message.uid, body, ttl_s=ttl_s, follow=follow)]
+        body_id = new_uid() if len(body) > RESULT_BYTES else None
+        return [ResultRow(message.uid, body, ttl_s=ttl_s, follow=follow, body_id=body_id)]
 
     def of_failure(
         self, message: Message, options: HandlerOptions, failure: Failure, error: BaseException

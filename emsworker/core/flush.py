@@ -23,6 +23,7 @@ class ResultRow:
         ttl_s: how many seconds to keep it; 0 if it is not kept, only told.
         follow: the message's ``ems-follow``: the extension that is told of it in the same transaction.
         cancelled: it neither succeeded nor failed.
+        body_id: of the chunks in which the body is stored; ``None``: in the row.
     """
 
     uid: bytes
@@ -33,6 +34,7 @@ class ResultRow:
     ttl_s: float = 0.0
     follow: str | None = None
     cancelled: bool = False
+    body_id: bytes | None = None
 
     @property
     def is_kept(self) -> bool:

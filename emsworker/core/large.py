@@ -27,7 +27,10 @@ from emsworker.core.model import NewMessage
 
 LARGE_BYTES = 4 << 20
 """The largest body that is kept in its message."""
+RESULT_BYTES = 1 << 20
+"""The largest result that is kept in its row."""
 CHUNK_BYTES = 256 << 10  # twice as much in a statement, which every server takes
+_RESULT_MARK, _SIZE_BYTES = b"\0", 4
 _CODING = (CONTENT_TYPE, CONTENT_ENCODING, COMPRESSION)
 
 
@@ -86,8 +89,13 @@ class LargeMessage(NewMessage):
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the body in parts."""
-        for first in range(0, len(self.whole), CHUNK_BYTES):
-            yield self.whole[first : first + CHUNK_BYTES]
+        return chunks_of(self.whole)
+
+
+def chunks_of(whole: bytes) -> Iterator[bytes]:
+    """Yield a body in parts."""
+    for first in range(0, len(whole), CHUNK_BYTES):
+        yield whole[first : first + CHUNK_BYTES]
 
 
 def put_beside(message: NewMessage) -> LargeMessage:
@@ -115,3 +123,15 @@ def carry(message: NewMessage, large: LargeBody, whole: bytes) -> LargeMessage:
     """Return a stored message with its large body, to be written down elsewhere as it is."""
     values = {field.name: getattr(message, field.name) for field in fields(NewMessage)}
     return LargeMessage(**values, body_id=large.body_id, whole=whole)
+
+
+def result_reference(body_id: bytes, size: int) -> bytes:
+    """Return what stands in the row of a result that is kept beside it: JSON begins with no such byte."""
+    return _RESULT_MARK + body_id + size.to_bytes(_SIZE_BYTES)
+
+
+def result_beside(body: bytes | None) -> LargeBody | None:
+    """Return what the row of a result refers to, or ``None`` if the result is in the row."""
+    if body is None or not body.startswith(_RESULT_MARK):
+        return None
+    return LargeBody(body[1:17], int.from_bytes(body[17:]), {})

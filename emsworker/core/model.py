@@ -619,6 +619,7 @@ class Failure:
         error_type: the class of the error, as :func:`class_name` gives it.
         told: hooks are called where the failure is made; otherwise a dead letter gets a notice for them.
         held: the name of its paused task, if it is put aside because of that: then it has not run.
+        due_at: when it is due again, if it is put aside because of a limit of its task: then it has not run.
     """
 
     offset: int
@@ -632,6 +633,12 @@ class Failure:
     error_type: str = ""
     told: bool = True
     held: str = ""
+    due_at: datetime | None = None
+
+    @classmethod
+    def postponed(cls, message: Message, error: str, due_at: datetime) -> Failure:
+        """Return the end of a message that a limit of its task keeps from running now; no attempt is charged."""
+        return cls(message.offset, message.attempt - 1, Outcome.IGNORED, error, 0.0, None, None, due_at=due_at)
 
     @classmethod
     def held_back(cls, offset: int, attempt: int, task: str) -> Failure:

@@ -119,14 +119,15 @@ def number(least: float = -sys.float_info.max, most: float = sys.float_info.max)
     return Check(verify, _read_number, "number")
 
 
-def seconds(least: float = 0.0) -> Check:
-    """Return a check for spans of at least ``least`` seconds, given as a number."""
+def seconds(least: float = 0.0, most: float = LONGEST_S) -> Check:
+    """Return a check for spans from ``least`` to ``most`` seconds, given as a number."""
+    longest = "100 years" if most == LONGEST_S else format_duration(most)
 
     def verify(value: Any) -> None:
         if not is_number(value):
             raise ValueError("must be a number of seconds")
-        if not least <= value <= LONGEST_S:
-            raise ValueError(f"must lie between {format_duration(least)} and 100 years, in seconds")
+        if not least <= value <= most:
+            raise ValueError(f"must lie between {format_duration(least)} and {longest}, in seconds")
 
     return Check(verify, parse_duration, "seconds")
 

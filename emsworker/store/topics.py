@@ -12,7 +12,7 @@ from emsworker.core.model import Group, Topic
 from emsworker.core.settings import settings_of
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
-from emsworker.store.groups import handlers, limits, task_pauses
+from emsworker.store.groups import handlers, limits, task_limits, task_pauses
 from emsworker.store.stream.guards import hold_group, hold_unmoved
 
 
@@ -343,13 +343,14 @@ def _unlist_group(session: Session, group: Group, force: bool) -> None:
     if (claims or retries) and not force:
         raise GroupInUse(
             f"group {group.name!r} has {counted(claims, 'live claim')} and {counted(retries, 'message')} waiting for "
-            "a retry; nothing was deleted (stop its workers and let them finish, or use force)"
+            "a retry; nothing was deleted (stop its workers and let them finish; force=True deletes it all the same)"
         )
     session.execute(_SQL.delete_group, args)
     session.execute(_SQL.delete_cursors, args)
     limits.delete(session, group.id)
     handlers.delete(session, group.id)
     task_pauses.delete(session, group.id)
+    task_limits.delete(session, group.id)
     session.execute(_SQL.delete_skip_policy, args)
 
 

@@ -123,8 +123,9 @@ class HandlerOptions:
             a coroutine) or ``flag`` (only ``run.cancelled`` becomes true). Batch handlers always get the flag.
         result: keep what it returns, or the error that it ended with, for :meth:`Ems.result`.
         result_ttl_s: seconds that results are kept, instead of the app's setting; it enables results, too.
-        rate_limit: of the whole group, on all machines: at most this many starts, ``100/s``, ``30/m``, ``5/h``.
-        max_running: of the whole group, on all machines: at most this many messages run at once.
+        rate_limit: at most this many starts on all machines, ``100/s``, ``30/m``, ``5/h``; of the whole group if it has
+            no other task.
+        max_running: at most this many messages run at once on all machines; of the whole group likewise.
         max_running_per_key: of a fair group, on all machines: at most this many messages of each key run at once.
         requires: tags, like ``"gpu"`` or ``("gpu", "eu")``: only workers started with all of them (``ems worker --tags
             gpu,eu``) run it.

@@ -16,6 +16,7 @@ from emsworker.core.counted import counted, plural
 from emsworker.core.errors import Cancelled, ConfigError, Problem, ResultTimeout, TaskFailed
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import parse_uid, uid_text
+from emsworker.core.large import result_beside
 from emsworker.core.model import R, Receipt
 from emsworker.core.options import is_number
 from emsworker.core.process.clock import ticks
@@ -172,10 +173,12 @@ class ResultSet(Sequence["AsyncResult[R]"], Generic[R]):
         pauses = self._pauses(timeout)
         while (pause := await self._pool.run(partial(next, pauses, None))) is not None:
             await asyncio.sleep(pause)
+        if any(result_beside(self._known[uid].body) for uid in self.uids):
+            return await self._pool.run(partial(self._values, raises))
         return self._values(raises)
 
     def _values(self, raises: bool) -> list[Any]:
-        values = [_value(self._known[uid], self._builds.get(uid)) for uid in self.uids]
+        values = [_value(self._known[uid], self._builds.get(uid), self._backend.load) for uid in self.uids]
         failed = next((value for value in values if isinstance(value, (TaskFailed, Cancelled))), None)
         if raises and failed is not None:
             raise failed
@@ -274,12 +277,12 @@ class AsyncResult(Generic[R]):
         return f"<AsyncResult {self.id}>"
 
 
-def _value(row: ResultRow, build: Build | None) -> Any:
+def _value(row: ResultRow, build: Build | None, load: Callable[[ResultRow], bytes]) -> Any:
     if row.cancelled:
         return Cancelled(uid_text(row.uid))
     if row.error_type is not None:
         return TaskFailed(uid_text(row.uid), row.error_type, row.error or "", row.traceback or "")
-    value = _JSON.decode(row.body or b"null", {})
+    value = _JSON.decode(load(row), {})
     return value if build is None else build(value)
 
 

@@ -16,15 +16,18 @@ from emsworker.tasks.task import Task
 class PassedOver(Enum):
     """The marker of a call that a group neither runs nor refuses.
 
-    ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused.
+    ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused;
+    ``POSTPONED``: a limit of its task holds it up.
     """
 
     PASSED_OVER = auto()
     HELD = auto()
+    POSTPONED = auto()
 
 
 PASSED_OVER = PassedOver.PASSED_OVER
 HELD = PassedOver.HELD
+POSTPONED = PassedOver.POSTPONED
 
 
 @dataclass

@@ -274,7 +274,7 @@ class TestApp:
 
     def _run(self, reader: _Reader, claim: Claim) -> None:
         settings = self.app.settings
-        writer, hooks = ResultWriter(settings.result_ttl_s), RunHooks.of(self.app.middleware)
+        writer, hooks = ResultWriter(settings.result_ttl_s).of_topic(reader.topic), RunHooks.of(self.app.middleware)
         executor = Executor(RunContext(reader.route, settings.retry_ladder(), self._channel, writer, hooks))
         run = self._claim_run = executor.begin(claim, reader.topic.id, settings.timeout_s, threading.get_ident())
         if executor.run(run):

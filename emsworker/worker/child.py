@@ -39,7 +39,7 @@ from emsworker.observe.logs import configure_logging
 from emsworker.observe.metrics import CpuSeconds, missing_metrics, share_metrics
 from emsworker.tasks.fairness import check_no_order, fair_of, limits_keys
 from emsworker.tasks.handler_rows import declare_handlers
-from emsworker.tasks.limits import declare_limit
+from emsworker.tasks.limits import declare_limits
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules
 from emsworker.tasks.requirements import requires_of
@@ -298,13 +298,13 @@ class Child:
             group = app.stream.catalog.group(topic, route.group, route.filter, route.order)
             route.check_order(group.order)
             check_no_order(route, fair_of(route), group.order)
-            declare_limit(app.stream, group, route)
+            limits = declare_limits(app.stream, group, route)
             declare_handlers(app.stream, group, route)
             if not self._spec.has(requires_of(route)):  # the group is there, so that nothing is lost meanwhile
                 continue
             for task in route.tasks.values():
                 task.types  # noqa: B018 - read before the first message, whose time it would take
-            assignments.append(Assignment(topic, group, route, fair_of(route), limits_keys(route)))
+            assignments.append(Assignment(topic, group, route, fair_of(route), limits_keys(route), limits))
         return assignments
 
     # -- signals and the end -------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass, field
 
@@ -22,11 +23,13 @@ from emsworker.consume.losses import Losses, LostRun, LostUnderHandler, judge
 from emsworker.consume.permits import CLAIM_S, Limiter, Refunds
 from emsworker.consume.poller import Poller
 from emsworker.consume.result_writer import ResultWriter
+from emsworker.consume.task_permits import TaskPermits
 from emsworker.consume.worker_claims import WorkerClaims
 from emsworker.core.config import Settings
 from emsworker.core.errors import FenceLost, StoreError
 from emsworker.core.flush import Flush
 from emsworker.core.ladder import Ladder
+from emsworker.core.limits import Limit
 from emsworker.core.model import Claim, Group, Isolation, Order, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
@@ -53,6 +56,7 @@ class Assignment:
     Attributes:
         fair: the header whose values share the group fairly; empty for none.
         per_key: the group limits how many messages of each key run at once.
+        task_limits: limits of single tasks.
     """
 
     topic: Topic
@@ -60,6 +64,7 @@ class Assignment:
     route: Route
     fair: str = ""
     per_key: bool = False
+    task_limits: Mapping[str, Limit] = field(default_factory=dict)
 
     def claim_s(self, settings: Settings) -> float:
         """Return the seconds of work that a claim holds: few in a fair group, where other keys wait for its end."""
@@ -139,6 +144,11 @@ class Consumer(Runnable):
             group_id: _Group(one, Executor(self._run_context(one)), BatchSizer(one.claim_s(settings), settings.batch))
             for group_id, one in process.assignments.items()
         }
+        self._task_permits = {
+            group_id: TaskPermits(self._session, group_id, one.route)
+            for group_id, one in process.assignments.items()
+            if one.task_limits
+        }
         self._limiter = Limiter(self._session, process.refunds, process.poller)
         self.registered = forks.Event()
         self._trouble = Trouble(log)
@@ -149,7 +159,7 @@ class Consumer(Runnable):
             assignment.route,
             assignment.ladder(process.settings.jitter),
             self._channel,
-            process.result_writer,
+            process.result_writer.of_topic(assignment.topic),
             RunHooks.of(process.middleware),
             self._may_go_on,
             process.gate,
@@ -217,6 +227,8 @@ class Consumer(Runnable):
     def _rest(self) -> None:
         self._write_before()
         self._limiter.leave()
+        for permits in self._task_permits.values():
+            permits.leave()
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
         group, client_id = self._groups[hint.group_id], self._client_id or ""
@@ -261,7 +273,8 @@ class Consumer(Runnable):
         began = ticks()
         try:
             self._limiter.taken()
-            finished = group.executor.run(claim_run)
+            with self._within_task_limits(claim, group.executor) if self._task_permits else contextlib.nullcontext():
+                finished = group.executor.run(claim_run)
             group.sizer.record(claim_run.progress.passed, ticks() - began)
             if finished:
                 self._before = claim_run.finish(self._channel)
@@ -284,6 +297,15 @@ class Consumer(Runnable):
             allowance.started = claim_run.started
             process.claims.remove(self.ident or 0)
             process.poller.note_work()
+
+    @contextlib.contextmanager
+    def _within_task_limits(self, claim: Claim, executor: Executor) -> Iterator[None]:
+        permits = self._task_permits.get(claim.group_id)
+        if permits is None:
+            yield
+            return
+        with permits.ask(claim, self._client_id or "") as postponed, executor.postponing(postponed):
+            yield
 
     def _write_before(self) -> None:
         if self._before is None:

@@ -43,7 +43,7 @@ from emsworker.store import (
 )
 from emsworker.store.cluster import schedules
 from emsworker.tasks.fairness import check_no_order, fair_of
-from emsworker.tasks.limits import limit_of
+from emsworker.tasks.limits import task_limits_of
 from emsworker.tasks.route import Route
 
 _CALL_TIMEOUT_S = 3.0
@@ -203,7 +203,7 @@ def _find_absent(
 ) -> Iterator[EmsError]:
     """Yield an error for each topic or group that a child would have to create."""
     for route in routes:
-        limit_of(route)
+        task_limits_of(route, route.order)
         yield from _check_route(session, route)
     for name in heard:
         yield from _check_topic(session, name, TopicKind.BROADCAST)

@@ -174,6 +174,22 @@ def test_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
     assert ems.ok(*limit, "--json").json["max_running"] is None, "deleted with its group"
 
 
+def test_errors_name_options_and_not_arguments_of_functions(ems: Ems) -> None:
+    wrong = ems("tasks", "list", "--within", "5s")
+    assert (wrong.code, wrong.errors) == (2, ["Error: --within = 5s: must lie between 10m and 1d"])
+
+
+def test_a_call_that_no_worker_knows_is_told(ems: Ems, app: App) -> None:
+    app.send("orders", 1)
+    group = app.stream.group(app.broker.topic("orders"), "workers")
+    app.stream.declare_handlers(group, [HandlerRow("shop.add", "retry", None, None)])
+    assert ems.ok("send", "orders", "[1]", "--task", "shop.add").err == ""
+    told = ems.ok("send", "orders", "[1]", "--task", "shop.ad").err
+    assert told == "No worker of topic 'orders' has started with task 'shop.ad'.\n"
+    told = ems.ok("send", "letters", "[1]", "--task", "shop.add").err
+    assert told == "No worker of topic 'letters' has started with task 'shop.add'; it is run on topic 'orders'.\n"
+
+
 def test_groups_live_and_die(ems: Ems, url: str, app: App) -> None:
     app.send_many("orders", range(10))
     made = ems.ok("groups", "create", "orders", "mail", "--ladder", "1s 2s", "--timeout", "5m", "--json").json
@@ -214,7 +230,7 @@ def test_a_group_in_use_is_deleted_only_by_force(ems: Ems, url: str, app: App, k
         writing.add_claim(partial(rows, url), 1, 1, 1, state=kind)
     for arguments in (["groups", "delete", "orders", "mail"], ["topics", "delete", "orders"]):
         done = ems(*arguments, "--yes")
-        assert done.code == 1 and "force" in done.err, done
+        assert done.code == 1 and "; --force deletes it all the same)" in done.err, done
     assert rows(url, "SELECT (SELECT COUNT(*) FROM ems_group), (SELECT COUNT(*) FROM ems_cursor)") == [(1, 1)]
     ems.ok("topics", "delete", "orders", "--yes", "--force")
     for table in ("topic", "partition", "message", "group", "cursor", "claim", "retry"):

@@ -1,5 +1,6 @@
 """Bodies that are too large for a message: whole at their handlers, gone with their messages, whatever dies."""
 
+import asyncio
 import hashlib
 import os
 import random
@@ -39,10 +40,14 @@ def test_100_mb_reach_every_handler_of_a_server_that_takes_16(stream: Stream) ->
         body = random.Random(1).randbytes(100_000_000)
         receipt = sender.send("blobs", body)
         call = sender.publisher.send("calls", [["x" * (5 << 20)], {}], headers={"ems-task": "count"})
+        back = sender.publisher.send("calls", [[40 << 20], {}], headers={"ems-task": "fill"})
         wanted = hashlib.sha256(body).hexdigest()
         for group in ("threads", "coroutines"):
             assert sender.result(receipt, group=group).get(60) == wanted
         assert sender.result(call).get(30) == 5 << 20
+        assert sender.result(back).get(60) == asyncio.run(sender.result(back).aget(60)) == "x" * (40 << 20)
+        stream.app.result(back).forget()
+        until(lambda: stream.one("SELECT COUNT(*) FROM ems_result_chunk") == 0, 30, "a result takes its chunks along")
         until(lambda: stream.one(BODIES) == 1, 30, f"the body that is done is deleted; {stream.logs()}")
         assert stream.one(CHUNKS) == stream.one("SELECT SUM((size + 262143) DIV 262144) FROM ems_large_body")
         assert worker.stop() == 0

@@ -19,12 +19,13 @@ from emsworker.beat.forwarder import forwarders
 from emsworker.beat.large_bodies import SweepBodies
 from emsworker.beat.relay import Relay
 from emsworker.beat.retention import trim
-from emsworker.core.errors import DecodeError, MessageTooLarge, UnknownMessage
-from emsworker.core.ids import new_uid, uid_text
+from emsworker.core.errors import DecodeError, FenceLost, MessageTooLarge, UnknownMessage
+from emsworker.core.flush import ResultRow
+from emsworker.core.ids import new_claim_id, new_uid, uid_text
 from emsworker.core.large import LargeBody
 from emsworker.core.model import Claim, ClaimSource, Failure, Group, Topic
 from emsworker.local import LocalDatabase
-from emsworker.store.groups import claims
+from emsworker.store.groups import claims, results
 from emsworker.store.groups.progress import flush
 from emsworker.store.stream import large
 from tests.support.servers import connect
@@ -335,3 +336,48 @@ def _whole(several: Several, server: str, table: str) -> list[bytes]:
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT body FROM {table} WHERE LEFT(body, 13) = '{{\"ems-large\":'")
             return [large.read(session, LargeBody.decode(body)) for (body,) in cursor.fetchall()]
+
+
+def test_a_large_result_is_written_with_its_row_and_deleted_after_it(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emsworker.store.groups.results.RESULT_BYTES", LARGE // 2)
+    app, topic = stream.app(), stream.topic()
+    group, client = stream.group(topic), stream.client()
+    receipt = app.send("t", 1)
+    claim = take(stream, app, topic, group, client)
+    assert claim is not None
+    uid, first, second = claim.messages[0].uid, random_text(5 * CHUNK), random_text(2 * CHUNK + 1)
+    chunks = "SELECT COUNT(*) FROM ems_result_chunk"
+
+    def store(value: bytes, claim: Claim, *, is_small: bool = False) -> None:
+        row = ResultRow(uid, value, ttl_s=60, body_id=None if is_small else new_uid())
+        flushed = flush_of(claim, topic, claim.hi, results=[row], finished=False)
+        flush(stream.session, flushed)
+        flush(stream.session, flushed)  # its answer was lost
+
+    with pytest.raises(FenceLost):
+        store(first, replace(claim, claim_id=new_claim_id()))
+    assert stream.value(chunks) == 0, "no chunks without a result"
+    store(first, claim)
+    assert stream.value(chunks) == 5
+    row = results.find(stream.session, [topic.id], [uid], None)[uid]
+    assert len(row.body or b"") < 40, "whoever only asks for the state reads no chunk"
+    assert app.result(receipt).get(1).encode() == first[1:-1]
+    sweep(stream)
+    assert app.result(receipt).get(1).encode() == first[1:-1]
+    store(second, claim)  # it has run again, perhaps because a dead letter was requeued
+    sweep(stream)
+    assert app.result(receipt).get(1).encode() == second[1:-1] and stream.value(chunks) == 3
+    early = app.result(receipt)
+    assert early.status == "done"
+    store(b"2", claim, is_small=True)
+    sweep(stream)
+    assert (app.result(receipt).get(1), stream.value(chunks), stream.value(BODIES)) == (2, 0, 0)
+    with pytest.raises(DecodeError, match="the result of 601 bytes was deleted meanwhile"):
+        early.get(1)
+
+
+def random_text(size: int) -> bytes:
+    """JSON of this size."""
+    return b'"%s"' % Random(size).randbytes(size).hex().encode()[: size - 2]

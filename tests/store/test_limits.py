@@ -1,16 +1,20 @@
 """Permits and slots, as many clients ask for them at once."""
 
 import time
+from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
 from emsworker.core.errors import ConfigError
 from emsworker.core.limits import Limit, parse_rate
+from emsworker.core.model import Group, Order
 from emsworker.store.cluster import clients
-from emsworker.store.groups import limits
+from emsworker.store.groups import limits, task_limits
 from emsworker.store.groups.claims import find_work
-from emsworker.tasks.limits import declare_limit, limit_of
+from emsworker.tasks.limits import declare_limits, limit_of, task_limits_of
 from tests.support.streams import Stream, in_threads
+from tests.support.waiting import until
 
 
 def test_many_clients_never_get_more_permits_than_the_rate(stream: Stream) -> None:
@@ -103,10 +107,10 @@ def test_what_an_app_declares_holds_only_if_nothing_else_was_set(
     app.task(name="limited", topic="t", group="g", max_running=3)(lambda: None)
     (route,) = app.registry.routes.values()
     group = stream.group(stream.topic("t"))
-    declare_limit(app.stream, group, route)
+    declare_limits(app.stream, group, route)
     assert limits.get_limit(stream.session, group.id) == Limit(max_running=3) and not caplog.messages
     limits.set_limit(stream.session, group.id, Limit())
-    declare_limit(app.stream, group, route)
+    declare_limits(app.stream, group, route)
     assert caplog.messages == [
         "t/g declares max-running 3, but no limit was set before and holds; `ems groups limit t g` changes it"
     ]
@@ -122,13 +126,88 @@ def test_what_is_no_limit_is_said() -> None:
             Limit(max_running=most)
 
 
-def test_tasks_that_share_a_group_have_one_limit(stream: Stream) -> None:
+def test_a_limit_of_a_task_is_its_own_if_it_shares_its_group(stream: Stream) -> None:
     app = stream.app()
     with pytest.raises(ConfigError, match="rate_limit"):
         app.task(name="x", rate_limit="5")(lambda: None)
     app.task(name="limited", rate_limit="5/s")(lambda: None)
     (route,) = app.registry.routes.values()
-    assert limit_of(route) == Limit(rate="5/s")
+    assert (limit_of(route), task_limits_of(route, Order.NONE)) == (Limit(rate="5/s"), {}), "that of its group"
     app.task(name="other")(lambda: None)
-    with pytest.raises(ConfigError, match="topic of its own"):
-        limit_of(route)
+    assert (limit_of(route), task_limits_of(route, Order.NONE)) == (Limit(), {"limited": Limit(rate="5/s")})
+    with pytest.raises(ConfigError, match=r"limit of limited = rate 5/s: .* runs in order"):
+        task_limits_of(route, Order.KEY)
+
+
+def test_permits_of_a_task(stream: Stream) -> None:
+    """What waits for the rate is due one after another; what comes new is behind what waits."""
+    group, client = stream.group(stream.topic("t")), stream.client()
+    task_limits.declare(stream.session, group.id, {"a": Limit(rate="10/s")}, ())
+
+    def ask(wanted: int, *, is_back: bool = False) -> task_limits.Granted:
+        (granted,) = task_limits.acquire(
+            stream.session, group.id, client, [task_limits.Asked("a", wanted, is_back, False)]
+        )
+        return granted
+
+    first = ask(20)
+    assert first.count <= 2 and not first.has_slot, "what may be saved up in a quarter of a second"
+    gaps = {round((later - due).total_seconds(), 3) for due, later in pairwise(first.due)}
+    assert gaps == {0.1}, "at that rate"
+    behind = ask(1)
+    assert behind.count == 0 and round((behind.due[0] - first.due[-1]).total_seconds(), 3) == 0.1
+    until(lambda: ask(1, is_back=True).count == 1, 5, "what has waited gets the next permit")
+    asked = task_limits.Asked("a", 21, False, False)
+    task_limits.release(stream.session, group.id, client, [task_limits.Returned(asked, 1, len(first.due), None)])
+    assert stream.rows("SELECT tokens >= 1, new_until < NOW(6) + INTERVAL 300000 MICROSECOND FROM ems_task_limit") == [
+        (1, 1)
+    ], "a claim that was given back leaves its permits, and its times, to others"
+
+
+def test_places_of_a_task(stream: Stream) -> None:
+    """They are taken by clients with leases; those of a dead one are free, and the beat lets others have them."""
+    topic = stream.topic("t")
+    group, first, second = stream.group(topic), stream.client(), stream.client()
+    task_limits.declare(stream.session, group.id, {"a": Limit(max_running=2)}, ())
+
+    def ask(client: str, wanted: int, *, is_back: bool = False, at_once: bool = False) -> task_limits.Granted:
+        asked = [task_limits.Asked("a", wanted, is_back, at_once)]
+        return task_limits.acquire(stream.session, group.id, client, asked)[0]
+
+    assert ask(first, 5).count == 5, "one after another"
+    granted = ask(second, 3, at_once=True)
+    assert (granted.count, granted.has_slot, len(granted.due)) == (1, True, 2)
+    assert granted.due[0] < granted.due[1], "in the order in which they came"
+    for offset, due_at in enumerate(granted.due, 1):
+        _postpone(stream, group, offset, due_at)
+    asked = task_limits.Asked("a", 3, False, True)
+    task_limits.release(stream.session, group.id, second, [task_limits.Returned(asked, 0, 0, 1)])
+    waits = "SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)"
+    assert stream.rows(waits) == [(2,)], "the one that came first is due"
+    assert ask(second, 1).count == 0, "what comes new waits behind it"
+    assert ask(second, 1, is_back=True).count == 1
+    assert task_limits.fill_places(stream.session) and stream.rows(waits) == [(2,)], "both places are taken"
+    stream.rows("DELETE FROM ems_client WHERE client_id = %s", second)
+    assert task_limits.fill_places(stream.session) and stream.rows(waits) == []
+    assert stream.rows("SELECT client_id FROM ems_task_slot") == [(first,)]
+
+
+def test_a_limit_that_the_code_no_longer_has_lets_all_go(stream: Stream) -> None:
+    group = stream.group(stream.topic("t"))
+    task_limits.declare(stream.session, group.id, dict.fromkeys("ab", Limit(max_running=1)), ())
+    for offset, task in enumerate("aab", 1):
+        asked = [task_limits.Asked(task, 2, False, True)]
+        (granted,) = task_limits.acquire(stream.session, group.id, stream.client(), asked)
+        _postpone(stream, group, offset, granted.due[-1])
+    task_limits.declare(stream.session, group.id, {"b": Limit(rate="1/s")}, "a")
+    assert task_limits.list_limits(stream.session, group.id) == {"b": Limit(rate="1/s")}
+    assert stream.rows("SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)") == [(3,)], "it asks when it is due"
+    task_limits.fill_places(stream.session)
+    assert not stream.rows("SELECT `offset` FROM ems_retry WHERE due_at > NOW(6)")
+
+
+def _postpone(stream: Stream, group: Group, offset: int, due_at: datetime) -> None:
+    stream.rows(
+        "INSERT INTO ems_retry (group_id, `partition`, `offset`, attempt, due_at) VALUES (%s, 0, %s, 0, %s)",
+        *(group.id, offset, due_at),
+    )

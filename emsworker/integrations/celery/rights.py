@@ -16,11 +16,14 @@ ems_message            SIuD    -
 ems_outbox             SIuD    -
 ems_large_body         SuD     -
 ems_body_chunk         SD      -
+ems_result_chunk       SD      -
 ems_publish            SiuD    -
 ems_dedup              SIUD    -
 ems_group              SIUD    -
 ems_handler            SIUD    -
 ems_task_pause         SD      -
+ems_task_limit         SIUD    -
+ems_task_slot          SIUD    -
 ems_cursor             SIUD    -
 ems_claim              SIUD    -
 ems_retry              SIUD    -

@@ -158,7 +158,7 @@ def _end_well(backend: Backend, found: Any, call: _Call) -> None:
             found.errors.append(TaskError(exception_class_path=row.error_type, traceback=row.traceback or ""))
         _set(found, status=TaskResultStatus.FAILED)
         return
-    _set(found, _return_value=backend.app.stream.decoder.decode(row.body or b"null", {}))
+    _set(found, _return_value=backend.app.stream.decoder.decode(topic_results.load(row), {}))
 
 
 def _error(attempt: AttemptRow) -> Any:

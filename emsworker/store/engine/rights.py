@@ -101,11 +101,14 @@ ems_message            -          sI        SI      SIuD  s       S       SIu
 ems_outbox             -          sIu       SIuD    SIuD  s       S       SID
 ems_large_body         -          sIu       sIu     SIuD  -       S       S
 ems_body_chunk         -          I         SI      SID   -       S       S
+ems_result_chunk       -          S         SI      SID   -       S       -
 ems_publish            i          -         si      SiuD  s       S       SuD
 ems_dedup              -          SIU       SIU     SIUD  -       -       -
 ems_group              -          s         S       S     S       S       Su
 ems_handler            -          -         SIUD    S     S       S       S
 ems_task_pause         -          -         S       -     S       S       SID
+ems_task_limit         -          -         SIUD    S     S       S       S
+ems_task_slot          -          -         SIUD    SD    S       S       S
 ems_task_figure        -          -         SIUD    -     s       S       S
 ems_task_bucket        -          -         SIUD    -     S       S       S
 ems_cursor             -          S         SU      SU    S       S       Su

@@ -16,7 +16,7 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 
-_BLOCKED = "9000"  # a row that waits for an earlier one is due after that, as in blocking.sql and fair.sql
+_BLOCKED = "3000"  # rows that wait for a place of their task are due from then on, and for an earlier one from 9000 on
 _FIRST_TIME = "1900"  # a row in a lane of a fair group is due before that, as in fair.sql
 
 

@@ -31,6 +31,7 @@ from emsworker.store.groups import blocking
 from emsworker.store.groups.notices import add_notice
 from emsworker.store.groups.reports import add_reports
 from emsworker.store.groups.results import add_results
+from emsworker.store.groups.task_limits import add_postponed
 from emsworker.store.groups.task_pauses import add_held
 from emsworker.store.stream.columns import MESSAGE
 
@@ -174,6 +175,9 @@ def add_failures(
     if held := [failure for failure in failures if failure.held]:
         add_held(packet, claim, topic_id, held)
         failures = [failure for failure in failures if not failure.held]
+    if postponed := [failure for failure in failures if failure.due_at is not None]:
+        add_postponed(packet, claim, postponed)
+        failures = [failure for failure in failures if failure.due_at is None]
     if not failures:
         return
     common = {"group_id": claim.group_id, "partition": claim.partition, "client_id": client_id}

@@ -11,8 +11,10 @@ from typing import Any
 from emsworker.core.errors import error_line
 from emsworker.core.flush import ResultRow
 from emsworker.core.ids import uid_text
+from emsworker.core.large import RESULT_BYTES, result_reference
 from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Sql, Statements, column, fill_rows
+from emsworker.store.stream.large import add_result
 
 _SQL = Statements(__name__)
 _STATEMENT_BYTES = len(_SQL.insert_results) + len(_SQL.insert_results_end) + 2
@@ -34,6 +36,7 @@ def add_results(packet: Packet, topic_id: int, group_id: int, results: Sequence[
 def _done_rows(packet: Packet, topic_id: int, group_id: int, results: Sequence[ResultRow]) -> list[Sql]:
     """Return the rows of results of tasks that have all succeeded, which takes a third of the time; else none."""
     ttl_s, most_bytes = results[0].ttl_s, packet.session.most_bytes // 4  # a byte is written as two characters
+    most_bytes = min(most_bytes, RESULT_BYTES + 1)
     bodies = [row.body for row in results if row.body is not None and row.ttl_s == ttl_s and len(row.body) < most_bytes]
     if len(bodies) < len(results):
         return []
@@ -42,6 +45,9 @@ def _done_rows(packet: Packet, topic_id: int, group_id: int, results: Sequence[R
 
 
 def _row(packet: Packet, topic_id: int, group_id: int, row: ResultRow) -> Sql:
+    if row.body_id is not None and row.body is not None:
+        add_result(packet, topic_id, row.uid, row.body_id, row.body)
+        row = replace(row, body=result_reference(row.body_id, len(row.body)), body_id=None)
     text = packet.session.mogrify(
         _SQL.result_row,
         {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from emsworker.core.errors import DecodeError
-from emsworker.core.large import CHUNK_BYTES, LargeBody, LargeMessage
-from emsworker.store.engine.session import Session
+from emsworker.core.large import CHUNK_BYTES, LargeBody, LargeMessage, chunks_of
+from emsworker.store.engine.session import Packet, Session
 from emsworker.store.engine.sql import Part, Sql, Statements, fill, identifier, insertion, literal
 
 # The id in a reference, see LargeBody.encode().
@@ -36,20 +36,44 @@ def read(session: Session, large: LargeBody) -> bytes:
     Raises:
         DecodeError: it is not there.
     """
-    parts: list[bytes] = []
-    count = -(-large.size // CHUNK_BYTES)
-    for first in range(0, count, _CHUNKS_A_READ):
-        last = min(first + _CHUNKS_A_READ, count) - 1
-        rows = session.rows(_SQL.read_chunks, {"body_id": large.body_id, "first": first, "last": last})
-        if len(rows) != last + 1 - first:
-            break
-        parts += [data for (data,) in rows]
-    if sum(map(len, parts)) != large.size:
+    whole = _read(session, large, _SQL.read_chunks)
+    if len(whole) != large.size:
         raise DecodeError(
             f"the body of {large.size} bytes that is kept beside the message is not there ({large.body_id.hex()}): "
             "the message was deleted, or this is a copy of it, such as from an archive"
         )
+    return whole
+
+
+def read_result(session: Session, large: LargeBody) -> bytes:
+    """Read a result that is kept beside its row.
+
+    Raises:
+        DecodeError: it is not there.
+    """
+    whole = _read(session, large, _SQL.read_result_chunks)
+    if len(whole) != large.size:
+        raise DecodeError(f"the result of {large.size} bytes was deleted meanwhile ({large.body_id.hex()})")
+    return whole
+
+
+def _read(session: Session, large: LargeBody, statement: Sql) -> bytes:
+    parts: list[bytes] = []
+    count = -(-large.size // CHUNK_BYTES)
+    for first in range(0, count, _CHUNKS_A_READ):
+        last = min(first + _CHUNKS_A_READ, count) - 1
+        rows = session.rows(statement, {"body_id": large.body_id, "first": first, "last": last})
+        if len(rows) != last + 1 - first:
+            break
+        parts += [data for (data,) in rows]
     return b"".join(parts)
+
+
+def add_result(packet: Packet, topic_id: int, uid: bytes, body_id: bytes, whole: bytes) -> None:
+    """Append the statements that write a result beside its row to the transaction that writes the row."""
+    packet.add(_SQL.insert_result_body, {"body_id": body_id, "topic_id": topic_id, "uid": uid, "size": len(whole)})
+    for number, data in enumerate(chunks_of(whole)):
+        packet.add(_SQL.insert_result_chunk, {"body_id": body_id, "chunk": number, "data": data})
 
 
 class FoundBodies(NamedTuple):
@@ -82,6 +106,7 @@ def delete_unused(session: Session, body_id: bytes) -> bool:
         if is_needed:
             return False
         session.execute(_SQL.delete_chunks, {"body_id": body_id})
+        session.execute(_SQL.delete_result_chunks, {"body_id": body_id})
         session.execute(_SQL.delete_body, {"body_id": body_id})
         return True
 

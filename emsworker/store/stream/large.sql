@@ -18,10 +18,12 @@ SELECT data FROM ems_body_chunk WHERE body_id = %(body_id)s AND chunk BETWEEN %(
 
 -- name: list_bodies
 -- The next bodies, and whether a message needs each: it waits, is in the stream or a dead letter, and refers to this body.
--- In the order in which messages go on: from the outbox to the stream to the dead letters. One snapshot, and three look-ups.
+-- In the order in which messages go on: from the outbox to the stream to the dead letters. Or a result is kept there. One
+-- snapshot, and four look-ups.
 SELECT b.body_id, EXISTS (SELECT 1 FROM ems_outbox p FORCE INDEX (uid) WHERE p.topic_id = b.topic_id AND p.uid = b.uid AND {refers_p})
   OR EXISTS (SELECT 1 FROM ems_message m FORCE INDEX (uid) WHERE m.topic_id = b.topic_id AND m.uid = b.uid AND m.kind = 'message' AND {refers_m})
   OR EXISTS (SELECT 1 FROM ems_dead d FORCE INDEX (uid) WHERE d.uid = b.uid AND {refers_d})
+  OR EXISTS (SELECT 1 FROM ems_result r FORCE INDEX (PRIMARY) WHERE r.topic_id = b.topic_id AND r.uid = b.uid AND SUBSTRING(r.body, 1, 17) = CONCAT(X'00', b.body_id))
 FROM (SELECT body_id, topic_id, uid FROM ems_large_body WHERE body_id > %(after)s AND body_id <= %(last)s ORDER BY body_id LIMIT %(limit)s) b
 ORDER BY b.body_id
 
@@ -34,3 +36,16 @@ DELETE FROM ems_body_chunk WHERE body_id = %(body_id)s
 
 -- name: delete_body
 DELETE FROM ems_large_body WHERE body_id = %(body_id)s
+
+-- name: insert_result_body
+-- In the transaction that writes the result. Repeated after a lost answer it finds its own row, which the result's row needs.
+INSERT IGNORE INTO ems_large_body (body_id, topic_id, uid, size, created_at) VALUES (%(body_id)s,%(topic_id)s,%(uid)s,%(size)s,UTC_TIMESTAMP(6))
+
+-- name: insert_result_chunk
+INSERT IGNORE INTO ems_result_chunk (body_id, chunk, data) VALUES (%(body_id)s,%(chunk)s,%(data)s)
+
+-- name: read_result_chunks
+SELECT data FROM ems_result_chunk WHERE body_id = %(body_id)s AND chunk BETWEEN %(first)s AND %(last)s ORDER BY chunk
+
+-- name: delete_result_chunks
+DELETE FROM ems_result_chunk WHERE body_id = %(body_id)s

@@ -21,3 +21,8 @@ async def digest_async(message: Message) -> str:
 @app.task(name="count", topic="calls", result=True)
 def count(text: str) -> int:
     return len(text)
+
+
+@app.task(name="fill", topic="calls", result=True)
+def fill(size: int) -> str:
+    return "x" * size

@@ -87,6 +87,15 @@ CREATE TABLE IF NOT EXISTS ems_body_chunk (
   PRIMARY KEY (body_id, chunk)
 ) ENGINE=InnoDB;
 
+-- Results of tasks that are too large for their row, likewise; who may read results may read these.
+
+CREATE TABLE IF NOT EXISTS ems_result_chunk (
+  body_id BINARY(16) NOT NULL,
+  chunk SMALLINT UNSIGNED NOT NULL,
+  data MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (body_id, chunk)
+) ENGINE=InnoDB;
+
 -- The outbox: messages that may not be read yet, such as delayed ones.
 
 CREATE TABLE IF NOT EXISTS ems_outbox (
@@ -170,6 +179,33 @@ CREATE TABLE IF NOT EXISTS ems_handler (
   max_attempts SMALLINT UNSIGNED NULL,
   requires VARCHAR(300) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
   PRIMARY KEY (group_id, name)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Limits of single tasks, as their code declares them: a token bucket of permits to start; until when messages that wait
+-- for a permit have their times, those that came new and those that have waited before; and how many ever waited for a
+-- place.
+
+CREATE TABLE IF NOT EXISTS ems_task_limit (
+  group_id INT UNSIGNED NOT NULL,
+  task VARCHAR(190) NOT NULL,
+  rate VARCHAR(32) CHARACTER SET ascii NULL,
+  max_running SMALLINT UNSIGNED NULL,
+  per_s DOUBLE NULL,
+  capacity DOUBLE NOT NULL,
+  tokens DOUBLE NOT NULL,
+  filled_at DATETIME(6) NOT NULL,
+  new_until DATETIME(6) NOT NULL,
+  back_until DATETIME(6) NOT NULL,
+  queued BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  PRIMARY KEY (group_id, task)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS ems_task_slot (
+  group_id INT UNSIGNED NOT NULL,
+  task VARCHAR(190) NOT NULL,
+  client_id VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  weight SMALLINT UNSIGNED NOT NULL,
+  PRIMARY KEY (group_id, task, client_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Tasks that are paused: workers put their messages back until they are resumed.
