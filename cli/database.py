@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 def migrate(names: tuple[str, ...], only_plan: bool, as_json: bool) -> None:
     """Create the tables of EMS, or bring them up to date.
 
-    Programs go on meanwhile: none of their statements waits for longer than a fifth of a second. If it is interrupted, run
-    it again: it goes on where it was. Harmless when repeated, and when two do it at once. Tables that were dropped are put back empty, unless they hold
-    the stream itself; a table of somebody else that has the name of one of EMS is refused by name. The database itself
-    must exist; the user needs CREATE, ALTER and INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
+    Programs go on meanwhile: none of their statements waits for longer than a fifth of a second. Run it again if it was
+    interrupted: it goes on where it was. Harmless when repeated, and when two do it at once.
+
+    Tables that were dropped are put back empty, unless they hold the stream itself; a table of somebody else that has
+    the name of one of EMS is refused by name. The database itself must exist; the user needs CREATE, ALTER and INDEX on
+    it besides SELECT, INSERT, UPDATE and DELETE.
     """
     from emsworker.core.extension import extension
 

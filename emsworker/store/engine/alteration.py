@@ -1,8 +1,8 @@
 """An ALTER TABLE under running programs: it never makes them wait for long.
 
 An ALTER needs the table for itself for a moment, at its beginning or its end. While it waits for transactions that use
-the table, every statement that comes after it waits behind it. So its wait is watched, and ended after a tenth of a second;
-then it is tried again, until it finds a gap between the others' transactions.
+the table, every statement that comes after it waits behind it. So its wait is watched, and ended after a tenth of a
+second; then it is tried again, until it finds a gap between the others' transactions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from pymysql.err import MySQLError
-
-from emsworker.core.errors import Conflict, ConnectionLost, EmsError, SchemaMissing, StatementRefused
+from emsworker.core.errors import EmsError, SchemaMissing, StatementRefused
+from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
@@ -29,8 +28,8 @@ PATIENCE_S = 0.1
 _TRIES_S, _LONGEST_PAUSE_S = 600.0, 2.0
 _RUNS_S = 7 * 86400.0  # a large table is built anew in hours, without a word from the server
 _LOOK_S = 0.02
-_INTERRUPTED = 1317
-# Not supported, and its reason; too many changes of this kind since the table was built anew; switched off by a variable.
+_BUSY = frozenset({1205, 1317})  # the wait for the table took too long, or was interrupted
+# Not supported, and the reason why; too many changes of this kind since the table was built anew.
 _NOT_INSTANTLY = frozenset({1845, 1846, 4092})
 
 
@@ -60,27 +59,24 @@ def alter(session: Session, step: Step, tell: Callable[[str], None]) -> None:
             try:
                 _try(altering, watching, fill(step.sql, {"instantly": ways[0], "in_place": ways[0]}))
                 return
-            except StatementRefused as error:
-                if len(ways) == 1 or code_of(error.__cause__ or error) not in _NOT_INSTANTLY:
+            except EmsError as error:
+                code = code_of(error.__cause__) if error.__cause__ is not None else 0
+                if code in _NOT_INSTANTLY:
+                    ways.pop(0)
+                    if not ways:
+                        raise StatementRefused(f"the server cannot {step.text} while programs run: {error}") from error
+                    tell("the server cannot do it instantly; done in place")
+                elif code not in _BUSY:
                     raise
-                ways.pop(0)
-                tell(f"the server cannot {step.text} instantly, so it is done in place")
-            except (Conflict, ConnectionLost) as error:
-                if not _was_busy(error):
-                    raise
-                if ticks() > until:
+                elif ticks() > until:
                     raise SchemaMissing(
-                        f"table {step.table} was in use at every try for {_TRIES_S:.0f} seconds; end the longest transaction in "
-                        "SHOW PROCESSLIST, and run `ems migrate` again: it goes on where it was"
+                        f"table {step.table} was in use at every try for {_TRIES_S:.0f} seconds; end the longest "
+                        "transaction in SHOW PROCESSLIST, and run `ems migrate` again: it goes on where it was"
                     ) from error
-                tell(f"{step.table} is in use by a transaction; tried again")
-                time.sleep(random.uniform(pause_s / 2, pause_s))  # who waited behind this goes first
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _was_busy(error: Conflict | ConnectionLost) -> bool:
-    cause = error.__cause__
-    return isinstance(error, Conflict) or (isinstance(cause, MySQLError) and code_of(cause) == _INTERRUPTED)
+                else:
+                    tell(f"{step.table} is in use by a transaction; tried again")
+                    time.sleep(random.uniform(pause_s / 2, pause_s))  # who waited behind this goes first
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _try(altering: Session, watching: Session, statement: Sql) -> None:
@@ -96,7 +92,7 @@ def _watch(watching: Session, connection: int) -> Iterator[None]:
 
     The watch has ended when this returns, so that nothing that runs later is interrupted.
     """
-    ended = threading.Event()
+    ended = forks.Event()
     watching.execute(_SQL.count_waits, {"id": connection})  # connected before the wait begins
 
     def watch() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources.abc import Traversable
 
 from emsworker.core.errors import SchemaMissing
@@ -83,9 +84,8 @@ def create_again(session: Session, file: Traversable, missing: Iterable[str]) ->
 
 
 def _create_table_of_steps() -> Sql:
-    return next(
-        one.sql for file in migrations().values() for one in steps_of(file) if one.table == "ems_migration_step"
-    )
+    steps = (step for file in migrations().values() for step in steps_of(file))
+    return next(step.sql for step in steps if step.table == "ems_migration_step")
 
 
 def _titled(tell: Tell, name: str, step: Step, count: int) -> Tell:
@@ -126,13 +126,13 @@ class _Run:
         seen, told_at, began = record.seen_rows if record is not None else 0, ticks(), ticks()
         first = seen
         for batch in batches(self._session, self._step, place):
-            self._session.transaction(lambda session, batch=batch: self._fill_range(session, batch))
+            self._session.transaction(partial(self._fill_range, batch))
             seen += batch.rows
             if ticks() - told_at > _TELL_S:
                 told_at = ticks()
                 self._tell(f"{seen:,} rows, {(seen - first) / (ticks() - began):,.0f} a second")
 
-    def _fill_range(self, session: Session, batch: Batch) -> None:
+    def _fill_range(self, batch: Batch, session: Session) -> None:
         session.execute(batch.sql)
         if batch.place is not None:
             session.execute(_SQL.move_step, self._key | {"place": write_place(batch.place), "rows": batch.rows})

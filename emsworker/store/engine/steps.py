@@ -1,7 +1,7 @@
 """The steps of a migration: its statements, and what each of them does to which table.
 
-A file of a migration says in its head which programs may go on: ``-- oldest program: N``, the version of the tables that
-they know; without it, only those of its own version. Each statement is a step:
+A file of a migration says in its head which programs may go on: ``-- oldest program: N``, the version of the tables
+that they know; without it, only those of its own version. Each statement is a step:
 
 * ``CREATE TABLE IF NOT EXISTS``: it can be repeated, and is not recorded.
 * ``ALTER TABLE`` with one change, and ``%(instantly)s`` or ``%(in_place)s`` at its end: the server's algorithm. Others
@@ -114,8 +114,8 @@ def _step(number: int, sql: Sql, name: str) -> Step:
     way, found = _WAY.search(sql), _CHANGE.findall(altered[2])
     if way is None or len(found) > 1:
         raise ValueError(
-            f"{name}: statement {number} alters {altered[1]} in a way that may lock it; make one change in a statement, "
-            "and end it with %(instantly)s or %(in_place)s"
+            f"{name}: statement {number} alters {altered[1]} in a way that may lock it; make one change in a "
+            "statement, and end it with %(instantly)s or %(in_place)s"
         )
     change = Change(found[0][0] == "ADD", found[0][1] == "COLUMN", found[0][2]) if found else None
     algorithm = Algorithm.INSTANT if way[1] == "instantly" else Algorithm.IN_PLACE

@@ -89,17 +89,17 @@ def _planned(session: Session, extension: str, version: int, step: Step, record:
     left = 0 if is_done else max((rows or 0) - seen, 0)
     about_s = _MOMENT_S + left / _RATES.get(step.algorithm, 1.0)
     return PlannedStep(
-        extension,
-        version,
-        step.number,
-        step.text,
-        step.table,
-        rows,
-        str(step.algorithm),
-        _locks(step),
-        about_s,
-        state,
-        seen,
+        extension=extension,
+        version=version,
+        step=step.number,
+        does=step.text,
+        table=step.table,
+        rows=rows,
+        algorithm=str(step.algorithm),
+        locks=_locks(step),
+        about_s=about_s,
+        state=state,
+        seen_rows=seen,
     )
 
 
