@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from emsworker.core.errors import EmsError, SchemaMissing, StatementRefused
+from emsworker.core.errors import SchemaMissing, StatementRefused, StoreError
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.errors import code_of
@@ -59,7 +59,7 @@ def alter(session: Session, step: Step, tell: Callable[[str], None]) -> None:
             try:
                 _try(altering, watching, fill(step.sql, {"instantly": ways[0], "in_place": ways[0]}))
                 return
-            except EmsError as error:
+            except StoreError as error:
                 code = code_of(error.__cause__) if error.__cause__ is not None else 0
                 if code in _NOT_INSTANTLY:
                     ways.pop(0)
@@ -97,7 +97,7 @@ def _watch(watching: Session, connection: int) -> Iterator[None]:
 
     def watch() -> None:
         waits_since: float | None = None
-        with contextlib.suppress(EmsError):  # the wait ends after a second then, see wait_briefly
+        with contextlib.suppress(StoreError):  # the wait ends after a second then, see wait_briefly
             while not ended.wait(_LOOK_S):
                 waits = watching.rows(_SQL.count_waits, {"id": connection})[0][0] > 0
                 waits_since = (waits_since or ticks()) if waits else None
