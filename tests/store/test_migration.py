@@ -119,12 +119,13 @@ def test_a_backfill_goes_on_after_its_last_range(stream: Stream, monkeypatch: py
         assert 500 <= seen < 4500 and not is_done
         plan = {one.step: one for one in upgrade_plan(stream.session)}
         assert (plan[2].state, plan[3].state, plan[3].seen_rows, plan[4].state) == ("done", "begun", seen, "to do")
-        assert stream.value("SELECT COUNT(*) FROM ems_message WHERE note IS NOT NULL") == seen
+        filled = stream.value("SELECT COUNT(*) FROM ems_message WHERE note IS NOT NULL")
+        assert filled <= seen <= filled + stream.value("SELECT COUNT(*) FROM ems_message WHERE uid IS NULL")
         other.rollback()
         stream.session.rows("UPDATE ems_message SET note = NULL LIMIT 10")  # it does not look behind it again
         assert migrate(stream.session) == [2]
     assert _step(stream, 3)[0][1]
-    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE note IS NULL") == 10
+    assert stream.value("SELECT COUNT(*) FROM ems_message WHERE note IS NULL AND uid IS NOT NULL") == 10
     assert stream.value("SELECT COUNT(*) FROM ems_note") == 4500
 
 

@@ -1,3 +1,3 @@
 -- name: estimate_rows
 -- The server's estimate, which is up to date, unlike that of information_schema on MySQL.
-EXPLAIN SELECT 1 FROM %(table)s
+EXPLAIN FORMAT=TRADITIONAL SELECT 1 FROM %(table)s
