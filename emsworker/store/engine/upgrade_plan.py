@@ -73,8 +73,9 @@ def _of_package(session: Session, extension: str, package: str, current: int) ->
         if created := [step.table for step in steps if step.algorithm is Algorithm.CREATE]:
             does = f"create {created[0] if len(created) == 1 else f'{len(created)} tables'}"
             table = created[0] if len(created) == 1 else ""
-            way = str(Algorithm.CREATE)
-            yield PlannedStep(extension, version, 1, does, table, None, way, "nothing", _MOMENT_S, "to do", 0)
+            way, is_done = str(Algorithm.CREATE), all(_estimate(session, one) is not None for one in created)
+            state = "done" if is_done else "to do"
+            yield PlannedStep(extension, version, 1, does, table, None, way, "nothing", _MOMENT_S, state, 0)
         records = step_records(session, extension, version)
         for step in steps:
             if step.is_recorded:
@@ -104,10 +105,11 @@ def _planned(session: Session, extension: str, version: int, step: Step, record:
 
 
 def _estimate(session: Session, table: str) -> int | None:
+    """Return about how many rows a table has; ``None`` if it does not exist, as before the step that makes it."""
     try:
         return int(session.named_rows(fill(_SQL.estimate_rows, {"table": identifier(table)}))[0]["rows"])
-    except SchemaMissing:  # an earlier step makes it
-        return 0
+    except SchemaMissing:
+        return None
 
 
 def _locks(step: Step) -> str:

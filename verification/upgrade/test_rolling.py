@@ -1,0 +1,239 @@
+"""An upgrade of a recorded database, as users do it: old and new programs side by side, and a migration that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from emsworker import Ems
+from emsworker.core.extension import extensions
+from emsworker.local import LocalDatabase
+from emsworker.store.engine.database import Database
+from emsworker.store.engine.schema import migrate
+from tests.support.servers import connect, fresh_database
+from tests.support.waiting import until
+from tests.support.worker import ROOT
+from verification.upgrade.dump import load_dump
+from verification.upgrade.newer import copy_newer
+from verification.upgrade.recording import Site, recorded
+
+_BULK = 3000
+_AGAIN = "python -m verification.upgrade.recording"
+
+
+class Upgrade(Site):
+    """A recorded database that is upgraded.
+
+    Args:
+        url: of the database.
+        folder: for logs, and for the newer code.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.newer = copy_newer(self.folder / "newer")
+        self.others: list[subprocess.Popen[Any]] = []
+
+    def start(self, *command: str, root: Path = ROOT) -> subprocess.Popen[str]:
+        """Start a module of the code in a folder."""
+        log = (self.folder / f"program-{len(self.others)}.log").open("w")
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            cwd=root,
+            env=self.environ(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        self.others.append(process)
+        return process
+
+    def log(self, process: subprocess.Popen[str]) -> str:
+        """What a program has written to standard error."""
+        return (self.folder / f"program-{self.others.index(process)}.log").read_text()
+
+    def run(self, *command: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        """Run a command of EMS of the code in a folder to its end."""
+        whole = [sys.executable, "-m", "emsworker", *command]
+        return subprocess.run(whole, cwd=root, env=self.environ(), capture_output=True, text=True, timeout=120)
+
+    def step(self, number: int) -> tuple[int, bool] | None:
+        """The rows that a step has gone through, and whether it is done; ``None`` if it has not begun."""
+        rows = self.looker.rows("SELECT seen_rows, done_at IS NOT NULL FROM ems_migration_step WHERE step = %s", number)
+        return (int(rows[0][0]), bool(rows[0][1])) if rows else None
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self.others:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        super().close()
+
+
+@contextlib.contextmanager
+def _upgrade(server: LocalDatabase, folder: Path) -> Iterator[Upgrade]:
+    with fresh_database(server) as url:
+        load_dump(recorded(server.flavor), url)
+        upgrade = Upgrade(url, folder)
+        try:
+            yield upgrade
+        finally:
+            upgrade.close()
+
+
+@contextlib.contextmanager
+def _held(url: str, statement: str, *args: object) -> Iterator[None]:
+    """Hold what a statement locks, until the block ends."""
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(statement, args)
+        yield
+        connection.rollback()
+
+
+def _tables(connection: pymysql.connections.Connection[Any]) -> dict[str, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW TABLES LIKE 'ems\\_%'")
+        found = {}
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"SHOW CREATE TABLE `{table}`")
+            found[table] = re.sub(r" AUTO_INCREMENT=\d+", "", cursor.fetchall()[0][1])
+        return found
+
+
+def test_the_tables_of_a_version_are_those_that_were_recorded(server: LocalDatabase) -> None:
+    """A migration that was released is not changed any more: users have its tables."""
+    with fresh_database(server) as old, fresh_database(server) as new:
+        load_dump(recorded(server.flavor), old)
+        Database(new).call(lambda session: migrate(session, extensions().values()))
+        with connect(old) as was, connect(new) as now:
+            assert _tables(now) == _tables(was), f"add a migration; if version 1 is not released yet: {_AGAIN}"
+
+
+_IN_USE = "in use by a transaction"
+_AMID = "FROM ems_message WHERE topic_id = (SELECT id FROM ems_topic WHERE name = 'bulk') AND `offset` = 900"
+# Of each step what holds it amid its work: a reader of the table that it alters, or a row that it comes to.
+_HOLDS = {
+    2: "SELECT 1 FROM ems_message LIMIT 1",
+    3: f"SELECT 1 {_AMID} FOR UPDATE",
+    4: f"INSERT INTO ems_note (topic_id, uid, size) SELECT topic_id, uid, 0 {_AMID}",
+    5: "SELECT 1 FROM ems_retry LIMIT 1",
+}
+_BEGUN = "INSERT INTO ems_migration_step (extension, version, step, begun_at) VALUES ('', 2, %s, NOW(6))"
+
+
+def _kill_in_each_step(upgrade: Upgrade) -> Iterator[int]:
+    """Kill -9 of the migration before each step that has a row, and amid it; yield the number of each."""
+    for number, hold in _HOLDS.items():
+        with contextlib.ExitStack() as held:
+            with _held(upgrade.url, _BEGUN, number):  # the step before is done, and this one cannot begin
+                migration = upgrade.start("emsworker", "migrate", root=upgrade.newer)
+                until(lambda: _waits(upgrade.url), 60, f"step {number} waits for its row")
+                migration.kill()
+                migration.wait()
+                before = upgrade.step(number - 1)
+                assert number == 2 or (before is not None and before[1])
+                held.enter_context(_held(upgrade.url, hold))
+            migration = upgrade.start("emsworker", "migrate", root=upgrade.newer)
+            until(partial(_is_amid, upgrade, migration, number), 60, f"the migration is amid step {number}")
+            migration.kill()
+            migration.wait()
+            seen = upgrade.step(number)
+            assert seen is not None and not seen[1]
+        yield number
+
+
+def _is_amid(upgrade: Upgrade, migration: subprocess.Popen[str], number: int) -> bool:
+    assert migration.poll() is None, upgrade.log(migration)
+    seen = upgrade.step(number)
+    return seen is not None and (seen[0] >= 500 or _IN_USE in upgrade.log(migration))
+
+
+def _waits(url: str) -> bool:
+    sql = "SELECT 1 FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND INFO LIKE 'INSERT INTO ems_migration_step%'"
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone() is not None
+
+
+def test_nothing_is_lost_or_doubled_when_versions_run_side_by_side(server: LocalDatabase, tmp_path: Path) -> None:
+    with _upgrade(server, tmp_path) as upgrade:
+        old_beat, old_worker = upgrade.program("beat", fixed=True), upgrade.program("worker", fixed=True)
+        senders = [upgrade.start("verification.upgrade.sender", "100000")]
+        celery = upgrade.celery(tmp_path / "celery.log")
+        upgrade.others.append(celery)
+        Ems("bulk", url=upgrade.url).send_many("bulk", list(range(_BULK)))
+        old_worker.wait_ready()
+        for number in _kill_in_each_step(upgrade):
+            if number == 2:  # amid the upgrade: what is new is refused, what is old may be started again
+                refused = upgrade.run("topics", "list", root=upgrade.newer)
+                assert refused.returncode == 1 and "this code needs 2; run `ems migrate`" in refused.stderr
+                assert old_worker.stop() == 0
+                old_worker = upgrade.program("worker", fixed=True)
+                plan = json.loads(upgrade.run("migrate", "--plan", "--json", root=upgrade.newer).stdout)
+                assert [(one["step"], one["state"]) for one in plan] == [
+                    (1, "done"), (2, "begun"), (3, "to do"), (4, "to do"), (5, "to do")
+                ]  # fmt: skip
+        done = upgrade.run("migrate", root=upgrade.newer)
+        assert done.returncode == 0 and "of version 2 now (applied: 2)" in done.stdout, done
+        new_beat, new_worker = (upgrade.program(one, upgrade.newer, fixed=True) for one in ("beat", "worker"))
+        senders.append(upgrade.start("verification.upgrade.sender", "200000", root=upgrade.newer))
+        again = upgrade.program("worker", fixed=True)  # after the upgrade, as a machine that was not deployed to yet
+        again.wait_ready()
+        new_worker.wait_ready()
+        for root in (ROOT, upgrade.newer):
+            assert "nothing to do" in upgrade.run("migrate", root=root).stdout
+        assert upgrade.run("dead", "requeue", "--all", "--topic", "broken", "--yes").returncode == 0
+        before = upgrade.count("pay")
+        until(lambda: upgrade.count("pay") > before + 50, 60, "work goes on")
+        _end_senders(upgrade, senders)
+        for beat in (old_beat, new_beat):
+            assert beat.process.poll() is None, beat.text()
+        ticks = upgrade.count("tick")
+        old_beat.stop()
+        until(lambda: upgrade.count("tick") > ticks, 30, "the new beat fires schedules")
+        until(lambda: not _differences(upgrade), 90, f"all is done: {_differences(upgrade)}")
+        for id_, value in upgrade.looker.rows("SELECT id, value FROM result"):
+            assert Ems("look", url=upgrade.url).result(id_).get(timeout=10) == value
+        _check_notes(upgrade)
+        for worker in (old_worker, new_worker, again):
+            assert worker.stop() == 0 and "Traceback" not in worker.text(), worker.text()[-3000:]
+
+
+def _end_senders(upgrade: Upgrade, senders: Sequence[subprocess.Popen[str]]) -> None:
+    for sender, first in zip(senders, (100_000, 200_000), strict=True):
+        sender.send_signal(signal.SIGTERM)
+        out, _ = sender.communicate(timeout=60)
+        assert sender.returncode == 0, upgrade.log(sender)
+        told = json.loads(out)
+        print(f"{told['end'] - first} messages; the slowest took {max(told['slowest_s']) * 1000:.0f} ms")
+        upgrade.expect("pay", *range(first, told["end"]))
+
+
+def _differences(upgrade: Upgrade) -> list[tuple[tuple[str, int], int]]:
+    """Effects that are missing (-1) or there twice (1)."""
+    effects = Counter(map(tuple, upgrade.looker.rows("SELECT what, n FROM effect WHERE what <> 'tick'")))
+    effects.subtract(map(tuple, upgrade.looker.rows("SELECT what, n FROM expected")))
+    return [(one, count) for one, count in effects.items() if count][:10]  # type: ignore[misc]
+
+
+def _check_notes(upgrade: Upgrade) -> None:
+    """Each message of before has what the backfills give it, and none twice."""
+    rows = upgrade.looker.rows
+    bulk = "FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = 'bulk'"
+    assert rows(f"SELECT COUNT(*) {bulk} AND m.note = LEFT(m.uid, 4)")[0][0] == _BULK
+    noted = rows(
+        "SELECT COUNT(*), SUM(n.size = LENGTH(m.body)) FROM ems_note n JOIN ems_message m USING (topic_id, uid)"
+    )[0]
+    assert noted[0] == noted[1] and noted[0] >= _BULK, noted
