@@ -11,9 +11,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from emsworker.admin import Admin
 from emsworker.core.extension import extensions
@@ -21,20 +19,13 @@ from emsworker.local import LocalDatabase
 from emsworker.local.engines import Flavor
 from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import migrate
-from tests.support.looker import Looker
 from tests.support.servers import ALL_FLAVORS, TestServers, connect, fresh_database
 from tests.support.waiting import until
-from tests.support.worker import ROOT, Program
-from verification.upgrade.app import FIXED, add, app, break_down, check_out, pay, scan, shake, share, ship
+from verification.upgrade.app import add, app, break_down, check_out, pay, scan, shake, share, ship
 from verification.upgrade.dump import write_dump
+from verification.upgrade.programs import TABLES, Site
 
 FOLDER = Path(__file__).parent / "recorded"
-_TABLES = (
-    "CREATE TABLE effect (id INT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(40) NOT NULL, n INT NOT NULL) ENGINE=InnoDB",
-    # What must have happened, once each, when all is done; and what results there are.
-    "CREATE TABLE expected (what VARCHAR(40) NOT NULL, n INT NOT NULL, PRIMARY KEY (what, n)) ENGINE=InnoDB",
-    "CREATE TABLE result (id VARCHAR(64) PRIMARY KEY, value INT NOT NULL) ENGINE=InnoDB",
-)
 _PICTURE = 5_000_000
 
 
@@ -43,69 +34,12 @@ def recorded(flavor: Flavor) -> Path:
     return FOLDER / f"v1-{flavor}.sql.gz"
 
 
-@dataclass
-class Site:
-    """A database and the programs on it.
-
-    Args:
-        url: of the database.
-        folder: for logs.
-    """
-
-    url: str
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self.looker = Looker(self.url)
-        self.programs: list[Program] = []
-
-    def program(self, what: str, root: Path = ROOT, *, fixed: bool = False, **options: Any) -> Program:
-        """Start a worker or a beat of the code in a folder."""
-        log = self.folder / f"{what}-{len(self.programs)}.log"
-        environ = {FIXED: "1"} if fixed else {}
-        program = Program(
-            what, self.looker, log, {"url": self.url}, app="verification.upgrade.app", threads=4, beat=False,
-            root=root, environ=environ, **options,
-        )  # fmt: skip
-        self.programs.append(program)
-        return program
-
-    def celery(self, log: Path, root: Path = ROOT) -> subprocess.Popen[bytes]:
-        """Start a Celery worker."""
-        command = [sys.executable, "-m", "celery", "-A", "verification.upgrade.celery_app", "worker", "-P", "solo"]
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                [*command, "-l", "INFO"], cwd=root, env=self.environ(), stdout=output, stderr=output
-            )
-
-    def environ(self) -> dict[str, str]:
-        """The environment of programs."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("EMS_")}
-        return kept | {"EMS_URL": self.url}
-
-    def count(self, what: str) -> int:
-        """The effects of a kind."""
-        return int(self.looker.rows("SELECT COUNT(*) FROM effect WHERE what = %s", what)[0][0])
-
-    def expect(self, what: str, *numbers: int) -> None:
-        """Write down what must have happened in the end."""
-        for n in numbers:
-            self.looker.rows("INSERT INTO expected VALUES (%s, %s)", what, n)
-
-    def close(self) -> None:
-        """Kill what still runs."""
-        for program in self.programs:
-            if program.process.poll() is None:
-                program.kill_all()
-        self.looker.close()
-
-
 def record(server: LocalDatabase, folder: Path, path: Path) -> None:
     """Play all that is recorded, and write it down."""
     with fresh_database(server) as url, ExitStack() as end:
         Database(url).call(lambda session: migrate(session, extensions().values()))
         with connect(url, autocommit=True) as connection, connection.cursor() as cursor:
-            for statement in _TABLES:
+            for statement in TABLES:
                 cursor.execute(statement)
         app.reconfigure(url=url)
         end.callback(app.close)

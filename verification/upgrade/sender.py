@@ -22,7 +22,8 @@ def main() -> None:
         ended.append(number)
 
     signal.signal(signal.SIGTERM, end)
-    n, slowest = int(sys.argv[1]), [0.0]
+    first = n = int(sys.argv[1])
+    slowest = [0.0]
     while not ended:
         began = machine_s()
         pay.delay(n)
@@ -30,7 +31,7 @@ def main() -> None:
         n += 1
         if n % 50 == 0:
             print(n, file=sys.stderr, flush=True)
-    print(json.dumps({"end": n, "slowest_s": slowest}), flush=True)
+    print(json.dumps({"first": first, "end": n, "slowest_s": slowest}), flush=True)
 
 
 if __name__ == "__main__":

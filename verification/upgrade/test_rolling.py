@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,61 +23,11 @@ from tests.support.servers import connect, fresh_database
 from tests.support.waiting import until
 from tests.support.worker import ROOT
 from verification.upgrade.dump import load_dump
-from verification.upgrade.newer import copy_newer
-from verification.upgrade.recording import Site, recorded
+from verification.upgrade.programs import Upgrade, end_senders
+from verification.upgrade.recording import recorded
 
 _BULK = 3000
 _AGAIN = "python -m verification.upgrade.recording"
-
-
-class Upgrade(Site):
-    """A recorded database that is upgraded.
-
-    Args:
-        url: of the database.
-        folder: for logs, and for the newer code.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.newer = copy_newer(self.folder / "newer")
-        self.others: list[subprocess.Popen[Any]] = []
-
-    def start(self, *command: str, root: Path = ROOT) -> subprocess.Popen[str]:
-        """Start a module of the code in a folder."""
-        log = (self.folder / f"program-{len(self.others)}.log").open("w")
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            cwd=root,
-            env=self.environ(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-        self.others.append(process)
-        return process
-
-    def log(self, process: subprocess.Popen[str]) -> str:
-        """What a program has written to standard error."""
-        return (self.folder / f"program-{self.others.index(process)}.log").read_text()
-
-    def run(self, *command: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        """Run a command of EMS of the code in a folder to its end."""
-        whole = [sys.executable, "-m", "emsworker", *command]
-        return subprocess.run(whole, cwd=root, env=self.environ(), capture_output=True, text=True, timeout=120)
-
-    def step(self, number: int) -> tuple[int, bool] | None:
-        """The rows that a step has gone through, and whether it is done; ``None`` if it has not begun."""
-        rows = self.looker.rows("SELECT seen_rows, done_at IS NOT NULL FROM ems_migration_step WHERE step = %s", number)
-        return (int(rows[0][0]), bool(rows[0][1])) if rows else None
-
-    def close(self) -> None:
-        """Kill what still runs."""
-        for process in self.others:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        super().close()
 
 
 @contextlib.contextmanager
@@ -87,6 +35,7 @@ def _upgrade(server: LocalDatabase, folder: Path) -> Iterator[Upgrade]:
     with fresh_database(server) as url:
         load_dump(recorded(server.flavor), url)
         upgrade = Upgrade(url, folder)
+        upgrade.prepare()
         try:
             yield upgrade
         finally:
@@ -197,7 +146,7 @@ def test_nothing_is_lost_or_doubled_when_versions_run_side_by_side(server: Local
         assert upgrade.run("dead", "requeue", "--all", "--topic", "broken", "--yes").returncode == 0
         before = upgrade.count("pay")
         until(lambda: upgrade.count("pay") > before + 50, 60, "work goes on")
-        _end_senders(upgrade, senders)
+        end_senders(upgrade, senders)
         for beat in (old_beat, new_beat):
             assert beat.process.poll() is None, beat.text()
         ticks = upgrade.count("tick")
@@ -209,16 +158,6 @@ def test_nothing_is_lost_or_doubled_when_versions_run_side_by_side(server: Local
         _check_notes(upgrade)
         for worker in (old_worker, new_worker, again):
             assert worker.stop() == 0 and "Traceback" not in worker.text(), worker.text()[-3000:]
-
-
-def _end_senders(upgrade: Upgrade, senders: Sequence[subprocess.Popen[str]]) -> None:
-    for sender, first in zip(senders, (100_000, 200_000), strict=True):
-        sender.send_signal(signal.SIGTERM)
-        out, _ = sender.communicate(timeout=60)
-        assert sender.returncode == 0, upgrade.log(sender)
-        told = json.loads(out)
-        print(f"{told['end'] - first} messages; the slowest took {max(told['slowest_s']) * 1000:.0f} ms")
-        upgrade.expect("pay", *range(first, told["end"]))
 
 
 def _differences(upgrade: Upgrade) -> list[tuple[tuple[str, int], int]]:
