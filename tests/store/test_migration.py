@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from emsworker.core.errors import Conflict, SchemaMissing
+from emsworker.local import LocalDatabase
 from emsworker.store.engine import alteration, schema, tables
 from emsworker.store.engine.backfill import batches, read_place, write_place
+from emsworker.store.engine.database import Database
 from emsworker.store.engine.schema import check_version, current_version, migrate, put_back
 from emsworker.store.engine.steps import Algorithm, oldest_program, steps_of
 from emsworker.store.engine.upgrade_plan import upgrade_plan
+from tests.support.roles import users
 from tests.support.servers import connect
 from tests.support.streams import Stream
 from tests.support.worker import ROOT
@@ -157,15 +160,26 @@ def _file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_table_that_is_in_use_makes_nobody_wait(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_in_use_makes_nobody_wait(
+    stream: Stream, server: LocalDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Statements that come after the ALTER wait behind it only until it gives up; it goes on when the reader has ended."""
     stream.app().send("t", 1)
     told: list[str] = []
-    with connect(stream.url) as reader, reader.cursor() as cursor, _newer(monkeypatch, NEXT):
+    monkeypatch.setattr(
+        alteration, "_BUSY", {1317}
+    )  # the wait was interrupted, before the server ended it after a second
+    with (
+        users(server, stream.url) as make,
+        Database(make("admin")).session() as session,
+        connect(stream.url) as reader,
+        reader.cursor() as cursor,
+        _newer(monkeypatch, NEXT),
+    ):
         cursor.execute("SELECT 1 FROM ems_message")
         monkeypatch.setattr(alteration, "_TRIES_S", 0.0)
         with pytest.raises(SchemaMissing, match="table ems_message was in use at every try"):
-            migrate(stream.session)
+            migrate(session)
         assert _step(stream, 2) == [(0, False)]
         monkeypatch.setattr(alteration, "_TRIES_S", 60.0)
 
@@ -174,7 +188,7 @@ def test_a_table_that_is_in_use_makes_nobody_wait(stream: Stream, monkeypatch: p
             if len(told) == 3:
                 reader.rollback()
 
-        assert migrate(stream.session, (), tell) == [2]
+        assert migrate(session, (), tell) == [2]
     assert sum("in use by a transaction" in text for text in told) == 3
 
 

@@ -11,15 +11,15 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from emsworker.core.errors import SchemaMissing, StatementRefused, StoreError
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Sql, Statements, fill
-from emsworker.store.engine.steps import Algorithm, Step
+from emsworker.store.engine.sql import Sql, Statements, fill, identifier
+from emsworker.store.engine.steps import Algorithm, MigrationStep
 
 _SQL = Statements(__name__)
 PATIENCE_S = 0.1
@@ -33,7 +33,7 @@ _BUSY = frozenset({1205, 1317})  # the wait for the table took too long, or was 
 _NOT_INSTANTLY = frozenset({1845, 1846, 4092})
 
 
-def is_changed(session: Session, step: Step) -> bool:
+def is_changed(session: Session, step: MigrationStep) -> bool:
     """Return whether the change of a step is there; false as well if it cannot be asked for."""
     if step.change is None:
         return False
@@ -42,7 +42,7 @@ def is_changed(session: Session, step: Step) -> bool:
     return bool(found == step.change.adds)
 
 
-def alter(session: Session, step: Step, tell: Callable[[str], None]) -> None:
+def alter(session: Session, step: MigrationStep, tell: Callable[[str], None]) -> None:
     """Alter a table, unless that is done.
 
     Args:
@@ -53,11 +53,11 @@ def alter(session: Session, step: Step, tell: Callable[[str], None]) -> None:
         SchemaMissing: there was no gap between the transactions that use the table.
     """
     ways = [_SQL.instantly, _SQL.in_place] if step.algorithm is Algorithm.INSTANT else [_SQL.in_place]
-    with session.sibling(_RUNS_S) as altering, session.sibling() as watching:
+    with session.sibling(_RUNS_S) as altering:
         until, pause_s = ticks() + _TRIES_S, _LOOK_S
         while not is_changed(session, step):
             try:
-                _try(altering, watching, fill(step.sql, {"instantly": ways[0], "in_place": ways[0]}))
+                _try(session, altering, step.table, fill(step.sql, {"instantly": ways[0], "in_place": ways[0]}))
                 return
             except StoreError as error:
                 code = code_of(error.__cause__) if error.__cause__ is not None else 0
@@ -79,36 +79,55 @@ def alter(session: Session, step: Step, tell: Callable[[str], None]) -> None:
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _try(altering: Session, watching: Session, statement: Sql) -> None:
+def _try(session: Session, altering: Session, table: str, statement: Sql) -> None:
     altering.execute(_SQL.wait_briefly)
-    connection = int(altering.rows(_SQL.get_connection)[0][0])
-    with _watch(watching, connection):
+    with _Watch(session, int(altering.rows(_SQL.get_connection)[0][0]), table):
         altering.execute(statement)
 
 
-@contextlib.contextmanager
-def _watch(watching: Session, connection: int) -> Iterator[None]:
-    """Interrupt what a connection runs whenever it waits for a lock for too long.
+class _Watch:
+    """Interrupts what a connection runs as soon as a reader of its table has waited for too long.
 
-    The watch has ended when this returns, so that nothing that runs later is interrupted.
+    Args:
+        session: of the database; others of the same are opened.
+        connection: the number of the connection.
+        table: that it alters.
     """
-    ended = forks.Event()
-    watching.execute(_SQL.count_waits, {"id": connection})  # connected before the wait begins
 
-    def watch() -> None:
-        waits_since: float | None = None
-        with contextlib.suppress(StoreError):  # the wait ends after a second then, see wait_briefly
-            while not ended.wait(_LOOK_S):
-                waits = watching.rows(_SQL.count_waits, {"id": connection})[0][0] > 0
-                waits_since = (waits_since or ticks()) if waits else None
-                if waits_since is not None and ticks() - waits_since > PATIENCE_S - 2 * _LOOK_S:
-                    watching.execute(_SQL.interrupt, {"id": connection})
-                    waits_since = None
+    def __init__(self, session: Session, connection: int, table: str) -> None:
+        self._reader, self._judge = session.sibling(), session.sibling()
+        self._connection = connection
+        self._read = fill(_SQL.read_table, {"table": identifier(table)})
+        self._ended = forks.Event()
+        self._reads_since: float | None = None
 
-    thread = threading.Thread(target=watch, name="ems-migrate-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    def __enter__(self) -> None:
+        for session in (self._reader, self._judge):  # connected before the wait begins
+            session.execute(_SQL.read_nothing)
+        work = (self._read_often, self._interrupt)
+        self._threads = [threading.Thread(target=one, name="ems-migrate-watch", daemon=True) for one in work]
+        for thread in self._threads:
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:  # nothing that runs later is interrupted
+            thread.join()
+        self._reader.close()
+        self._judge.close()
+
+    def _read_often(self) -> None:
+        with contextlib.suppress(StoreError):  # without it the wait ends after a second, see wait_briefly
+            while not self._ended.wait(_LOOK_S):
+                self._reads_since = ticks()
+                self._reader.execute(self._read)
+                self._reads_since = None
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(StoreError):
+            while not self._ended.wait(_LOOK_S):
+                since = self._reads_since
+                if since is not None and ticks() - since > PATIENCE_S - 2 * _LOOK_S:
+                    self._judge.execute(_SQL.read_nothing)  # on a server that is slow this takes as long
+                    if self._reads_since == since and not self._ended.is_set():
+                        self._judge.execute(_SQL.interrupt, {"id": self._connection})

@@ -1,6 +1,6 @@
 """A backfill: a statement that is run for one range of a table's rows after another, each in a transaction of its own.
 
-How far it is gets committed with each range, so that after a crash it goes on there, and no range is run twice. It ends
+Its place is committed with each range, so that after a crash it goes on there, and no range is run twice. It ends
 at the first range that is not full. Rows that programs write meanwhile behind it have what their columns' defaults are.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from emsworker.core.process.clock import ticks
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier, join, literal
-from emsworker.store.engine.steps import Step
+from emsworker.store.engine.steps import MigrationStep
 
 _SQL = Statements(__name__)
 BATCH_S = 0.1
@@ -39,7 +39,7 @@ class Batch:
     rows: int
 
 
-def batches(session: Session, step: Step, place: Place | None) -> Iterator[Batch]:
+def batches(session: Session, step: MigrationStep, place: Place | None) -> Iterator[Batch]:
     """Yield one range after another; each is to be run before the next one is asked for.
 
     Args:

@@ -17,7 +17,7 @@ from emsworker.store.engine.alteration import alter
 from emsworker.store.engine.backfill import Batch, batches, read_place, write_place
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements
-from emsworker.store.engine.steps import Algorithm, Step, steps_of
+from emsworker.store.engine.steps import Algorithm, MigrationStep, steps_of
 from emsworker.store.engine.tables import migrations
 
 _SQL = Statements(__name__)
@@ -88,7 +88,7 @@ def _create_table_of_steps() -> Sql:
     return next(step.sql for step in steps if step.table == "ems_migration_step")
 
 
-def _titled(tell: Tell, name: str, step: Step, count: int) -> Tell:
+def _titled(tell: Tell, name: str, step: MigrationStep, count: int) -> Tell:
     return lambda text: tell(f"{name}, step {step.number} of {count}, {step.text}: {text}")
 
 
@@ -101,7 +101,7 @@ class _Run:
     """
 
     def __init__(
-        self, session: Session, step: Step, key: dict[str, object], record: StepRecord | None, tell: Tell
+        self, session: Session, step: MigrationStep, key: dict[str, object], record: StepRecord | None, tell: Tell
     ) -> None:
         self._session, self._step, self._key, self._record, self._tell = session, step, key, record, tell
 

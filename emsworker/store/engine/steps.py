@@ -38,7 +38,7 @@ class Algorithm(StrEnum):
 
 
 @dataclass(frozen=True)
-class Change:
+class TableChange:
     """A part of a table that a step adds or drops.
 
     Attributes:
@@ -52,7 +52,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Step:
+class MigrationStep:
     """One statement of a migration.
 
     Attributes:
@@ -66,7 +66,7 @@ class Step:
     sql: Sql
     algorithm: Algorithm
     table: str = ""
-    change: Change | None = None
+    change: TableChange | None = None
     range_name: str = ""
 
     @property
@@ -88,7 +88,7 @@ class Step:
         return f"{verb} {kind} {self.change.name} {link} {self.table}"
 
 
-def steps_of(file: Traversable) -> list[Step]:
+def steps_of(file: Traversable) -> list[MigrationStep]:
     """Return the steps of a migration.
 
     Raises:
@@ -103,20 +103,20 @@ def oldest_program(file: Traversable) -> int:
     return int(said[1]) if said else int(file.name[:4])
 
 
-def _step(number: int, sql: Sql, name: str) -> Step:
+def _step(number: int, sql: Sql, name: str) -> MigrationStep:
     if created := _CREATE.match(sql):
-        return Step(number, sql, Algorithm.CREATE, created[1])
+        return MigrationStep(number, sql, Algorithm.CREATE, created[1])
     if ranged := _RANGE.search(sql):
-        return Step(number, sql, Algorithm.BACKFILL, ranged[2], range_name=ranged[1])
+        return MigrationStep(number, sql, Algorithm.BACKFILL, ranged[2], range_name=ranged[1])
     altered = _ALTER.match(sql)
     if altered is None:
-        return Step(number, sql, Algorithm.ONCE)
+        return MigrationStep(number, sql, Algorithm.ONCE)
     way, found = _WAY.search(sql), _CHANGE.findall(altered[2])
     if way is None or len(found) > 1:
         raise ValueError(
             f"{name}: statement {number} alters {altered[1]} in a way that may lock it; make one change in a "
             "statement, and end it with %(instantly)s or %(in_place)s"
         )
-    change = Change(found[0][0] == "ADD", found[0][1] == "COLUMN", found[0][2]) if found else None
+    change = TableChange(found[0][0] == "ADD", found[0][1] == "COLUMN", found[0][2]) if found else None
     algorithm = Algorithm.INSTANT if way[1] == "instantly" else Algorithm.IN_PLACE
-    return Step(number, sql, algorithm, altered[1], change)
+    return MigrationStep(number, sql, algorithm, altered[1], change)

@@ -13,7 +13,7 @@ from emsworker.store.engine.migrator import StepRecord, step_records
 from emsworker.store.engine.schema import current_version, extension_versions, newer, present_extensions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, fill, identifier
-from emsworker.store.engine.steps import Algorithm, Step, steps_of
+from emsworker.store.engine.steps import Algorithm, MigrationStep, steps_of
 from emsworker.store.engine.tables import CORE
 
 _SQL = Statements(__name__)
@@ -82,7 +82,9 @@ def _of_package(session: Session, extension: str, package: str, current: int) ->
                 yield _planned(session, extension, version, step, records.get(step.number))
 
 
-def _planned(session: Session, extension: str, version: int, step: Step, record: StepRecord | None) -> PlannedStep:
+def _planned(
+    session: Session, extension: str, version: int, step: MigrationStep, record: StepRecord | None
+) -> PlannedStep:
     rows = _estimate(session, step.table) if step.algorithm in _RATES else None
     seen = record.seen_rows if record is not None else 0
     is_done = (record is not None and record.is_done) or is_changed(session, step)
@@ -112,7 +114,7 @@ def _estimate(session: Session, table: str) -> int | None:
         return None
 
 
-def _locks(step: Step) -> str:
+def _locks(step: MigrationStep) -> str:
     if step.algorithm is Algorithm.BACKFILL:
         return f"rows of one batch, {BATCH_S:g} s each"
     return f"{step.table}, at most {PATIENCE_S:g} s a try" if step.table else "what the statement locks"
