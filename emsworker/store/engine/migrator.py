@@ -31,7 +31,7 @@ def say_nothing(text: str) -> None:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What is known of a step that has begun.
+    """State of a step that has begun.
 
     Attributes:
         place: the last row of a backfill that is done, as text.
