@@ -14,7 +14,7 @@ from emsworker.core.counted import counted
 
 if TYPE_CHECKING:
     from emsworker.core.extension import Extension
-    from emsworker.store.engine.database import Database
+    from emsworker.store import Database
 
 
 @click.command()
@@ -48,16 +48,16 @@ def migrate(names: tuple[str, ...], only_plan: bool, as_json: bool) -> None:
 
 
 def _print_plan(database: Database, more: list[Extension], as_json: bool) -> None:
-    from emsworker.store.engine.upgrade_plan import upgrade_plan
+    from emsworker.store import plan_migration
 
-    rows = [asdict(one) for one in database.call(lambda session: upgrade_plan(session, more))]
+    rows = [asdict(one) for one in database.call(lambda session: plan_migration(session, more))]
     columns = ["version", "step", "does", "rows", "algorithm", "locks", "about_s", "state"]
     print_rows(rows, columns, as_json, "the tables are up to date; nothing to do")
 
 
 def _migrate(database: Database, more: list[Extension], as_json: bool) -> None:
-    from emsworker.store.engine.schema import current_version, extension_versions, put_back
-    from emsworker.store.engine.schema import migrate as apply
+    from emsworker.store import current_version, extension_versions, put_back
+    from emsworker.store import migrate as apply
 
     before = database.call(extension_versions)
     applied = database.call(lambda session: apply(session, more, _tell))
@@ -103,7 +103,7 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     from emsworker.admin.check import Severity
     from emsworker.admin.check import check as look
     from emsworker.core.extension import extensions
-    from emsworker.store.engine.grants import Grants
+    from emsworker.store import Grants
 
     known = Grants(extensions().values()).roles
     if role is not None and role not in known:

@@ -12,9 +12,8 @@ from emsworker.local import LocalDatabase
 from emsworker.store.engine import alteration, schema, tables
 from emsworker.store.engine.backfill import batches, read_place, write_place
 from emsworker.store.engine.database import Database
-from emsworker.store.engine.schema import check_version, current_version, migrate, put_back
+from emsworker.store.engine.schema import check_version, current_version, migrate, plan_migration, put_back
 from emsworker.store.engine.steps import Algorithm, oldest_program, steps_of
-from emsworker.store.engine.upgrade_plan import upgrade_plan
 from tests.support.roles import users
 from tests.support.servers import connect
 from tests.support.streams import Stream
@@ -60,7 +59,7 @@ def test_an_older_program_works_with_newer_tables_and_leaves_them_alone(
             "4 of 5, insert into from the rows of ems_message: done",
             "5 of 5, add key attempts to ems_retry: done",
         ]
-        assert migrate(stream.session) == [] and upgrade_plan(stream.session) == []
+        assert migrate(stream.session) == [] and plan_migration(stream.session) == []
     assert (
         stream.value("SELECT COUNT(*) FROM ems_note n JOIN ems_message m USING (topic_id, uid) WHERE note IS NOT NULL")
         == 700
@@ -96,7 +95,7 @@ def test_a_step_that_was_done_before_its_row_was_written_is_not_done_again(
     stream.rows("ALTER TABLE ems_message ADD COLUMN note VARBINARY(16) NULL")
     stream.rows("ALTER TABLE ems_retry ADD KEY attempts (attempt)")
     with _newer(monkeypatch, NEXT):
-        states = {one.step: one.state for one in upgrade_plan(stream.session)}
+        states = {one.step: one.state for one in plan_migration(stream.session)}
         assert states == {1: "to do", 2: "done", 3: "to do", 4: "to do", 5: "done"}
         assert migrate(stream.session) == [2]
 
@@ -120,7 +119,7 @@ def test_a_backfill_goes_on_after_its_last_range(stream: Stream, monkeypatch: py
             migrate(stream.session, (), hold)
         ((seen, is_done),) = _step(stream, 3)
         assert 500 <= seen < 4500 and not is_done
-        plan = {one.step: one for one in upgrade_plan(stream.session)}
+        plan = {one.step: one for one in plan_migration(stream.session)}
         assert (plan[2].state, plan[3].state, plan[3].seen_rows, plan[4].state) == ("done", "begun", seen, "to do")
         filled = stream.value("SELECT COUNT(*) FROM ems_message WHERE note IS NOT NULL")
         assert filled <= seen <= filled + stream.value("SELECT COUNT(*) FROM ems_message WHERE uid IS NULL")

@@ -25,7 +25,7 @@ _TELL_S = 2.0
 Tell = Callable[[str], None]
 
 
-def say_nothing(text: str) -> None:
+def _say_nothing(text: str) -> None:
     """Tell nobody of the progress."""
 
 
@@ -53,7 +53,7 @@ def step_records(session: Session, extension: str, version: int) -> dict[int, St
     return {step: StepRecord(place, int(seen), bool(is_done)) for step, place, seen, is_done in rows}
 
 
-def run_migration(session: Session, extension: str, version: int, file: Traversable, tell: Tell) -> None:
+def run_migration(session: Session, extension: str, version: int, file: Traversable, tell: Tell | None) -> None:
     """Run the steps of a migration that are not done.
 
     Args:
@@ -71,7 +71,7 @@ def run_migration(session: Session, extension: str, version: int, file: Traversa
         key = {"extension": extension, "version": version, "step": step.number}
         record = records.get(step.number)
         if record is None or not record.is_done:
-            _Run(session, step, key, record, _titled(tell, file.name, step, len(steps))).run()
+            _Run(session, step, key, record, _titled(tell or _say_nothing, file.name, step, len(steps))).run()
 
 
 def create_again(session: Session, file: Traversable, missing: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ def create_again(session: Session, file: Traversable, missing: Iterable[str]) ->
         if step.algorithm is Algorithm.CREATE:
             session.execute(step.sql)
         elif step.table in missing and step.algorithm is not Algorithm.BACKFILL:
-            alter(session, step, say_nothing)
+            alter(session, step, _say_nothing)
 
 
 def _create_table_of_steps() -> Sql:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.resources.abc import Traversable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymysql.err import MySQLError
 
@@ -18,11 +17,15 @@ from emsworker.core.ids import new_uid
 from emsworker.core.servers import ServerRun
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
-from emsworker.store.engine.migrator import Tell, create_again, run_migration, say_nothing
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Sql, Statements, fill, identifier
-from emsworker.store.engine.steps import oldest_program
-from emsworker.store.engine.tables import CORE, find_faults, has_tables, latest_of, migrations
+from emsworker.store.engine.tables import CORE, find_faults, has_tables, latest_of, migrations, newer
+
+if TYPE_CHECKING:
+    from emsworker.store.engine.upgrade_plan import PlannedStep
+
+Tell = Callable[[str], None]
+"""What is told of the progress of a migration, in a line each time."""
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
@@ -112,7 +115,7 @@ def present_extensions(session: Session) -> list[Extension]:
     return [one for one in extensions().values() if one.name in found or not has_tables(one)]
 
 
-def migrate(session: Session, more: Iterable[Extension] = (), tell: Tell = say_nothing) -> list[int]:
+def migrate(session: Session, more: Iterable[Extension] = (), tell: Tell | None = None) -> list[int]:
     """Bring the schema up to date under running programs; goes on where an earlier call was interrupted.
 
     Tables of an extension are created for those that ask for them, and are brought up to date wherever they exist.
@@ -129,6 +132,9 @@ def migrate(session: Session, more: Iterable[Extension] = (), tell: Tell = say_n
         SchemaMissing: another migration holds the lock, this code cannot work with newer tables, or there is a foreign
             table with the name of one of ours, and nothing was changed; or a table was in use all the time.
     """
+    from emsworker.store.engine.migrator import run_migration  # nothing else needs it
+    from emsworker.store.engine.steps import oldest_program
+
     if session.rows(_SQL.lock_migration)[0][0] != 1:
         raise SchemaMissing(
             "another `ems migrate` has been running for 30 seconds; wait for it, or look at SHOW PROCESSLIST"
@@ -150,6 +156,18 @@ def migrate(session: Session, more: Iterable[Extension] = (), tell: Tell = say_n
         return list(todo)
     finally:
         session.rows(_SQL.unlock_migration)
+
+
+def plan_migration(session: Session, more: Iterable[Extension] = ()) -> list[PlannedStep]:
+    """Return the steps that :func:`migrate` would take now; nothing is changed."""
+    from emsworker.store.engine.upgrade_plan import planned_steps
+
+    steps = [*planned_steps(session, "", CORE, current_version(session))]
+    versions = extension_versions(session)
+    present = present_extensions(session) if versions else []
+    for one in {one.name: one for one in (*more, *present)}.values():
+        steps += planned_steps(session, one.name, one.package, versions.get(one.name, 0))
+    return steps
 
 
 def _refuse_foreign(session: Session, version: int, tables: Collection[str] | None = None, package: str = CORE) -> None:
@@ -206,12 +224,17 @@ def _refuse_newer(missing: Collection[str], version: int, package: str) -> None:
 
 
 def _make_again(session: Session, package: str, version: int, missing: Collection[str]) -> None:
+    from emsworker.store.engine.migrator import create_again
+
     for made, file in migrations(package).items():
         if made <= version:
             create_again(session, file, missing)
 
 
-def _migrate_extension(session: Session, extension: Extension, tell: Tell) -> None:
+def _migrate_extension(session: Session, extension: Extension, tell: Tell | None) -> None:
+    from emsworker.store.engine.migrator import run_migration
+    from emsworker.store.engine.steps import oldest_program
+
     tables, latest = _extension_versions(session).get(extension.name, _NO_TABLES), latest_of(extension.package)
     if tables.version > latest and not tables.admits(latest):
         raise _extension_mismatch(extension, tables.version)
@@ -220,11 +243,6 @@ def _migrate_extension(session: Session, extension: Extension, tell: Tell) -> No
         run_migration(session, extension.name, version, file, tell)
         row = {"extension": extension.name, "version": version, "oldest_program": oldest_program(file)}
         session.execute(_SQL.add_extension_version, row)
-
-
-def newer(package: str, version: int) -> dict[int, Traversable]:
-    """Return the migrations of a package above a version, in order."""
-    return {number: file for number, file in migrations(package).items() if number > version}
 
 
 def check_extension(session: Session, extension: Extension) -> None:

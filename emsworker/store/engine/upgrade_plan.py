@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from emsworker.core.errors import SchemaMissing
-from emsworker.core.extension import Extension
 from emsworker.store.engine.alteration import PATIENCE_S, is_changed
 from emsworker.store.engine.backfill import BATCH_S
 from emsworker.store.engine.migrator import StepRecord, step_records
-from emsworker.store.engine.schema import current_version, extension_versions, newer, present_extensions
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, fill, identifier
 from emsworker.store.engine.steps import Algorithm, MigrationStep, steps_of
-from emsworker.store.engine.tables import CORE
+from emsworker.store.engine.tables import newer
 
 _SQL = Statements(__name__)
 # Rows a second on two cores with small messages; enough to tell minutes from hours.
@@ -53,21 +51,13 @@ class PlannedStep:
     seen_rows: int
 
 
-def upgrade_plan(session: Session, more: Iterable[Extension] = ()) -> list[PlannedStep]:
-    """Return the steps that a migration would take now.
+def planned_steps(session: Session, extension: str, package: str, current: int) -> Iterator[PlannedStep]:
+    """Yield the steps that a migration of a package would take now.
 
     Args:
-        more: extensions whose tables are wanted.
+        extension: whose package it is; empty for that of EMS itself.
+        current: the version of its tables.
     """
-    plan = list(_of_package(session, "", CORE, current_version(session)))
-    versions = extension_versions(session)
-    present = present_extensions(session) if versions else []
-    for one in {one.name: one for one in (*more, *present)}.values():
-        plan += _of_package(session, one.name, one.package, versions.get(one.name, 0))
-    return plan
-
-
-def _of_package(session: Session, extension: str, package: str, current: int) -> Iterator[PlannedStep]:
     for version, file in newer(package, current).items():
         steps = steps_of(file)
         if created := [step.table for step in steps if step.algorithm is Algorithm.CREATE]:
