@@ -70,7 +70,7 @@ def _shape(url: str) -> set[tuple[Any, ...]]:
 
 def _plain(value: Any) -> Any:
     """MySQL adds the character set to texts in expressions, and quotes again, each time that they are written out."""
-    return re.sub(r"_(utf8mb\d|latin1)|\W+", "", value) if isinstance(value, str) else value
+    return re.sub(r"_(utf8mb\d|latin1|binary)|\W+", "", value) if isinstance(value, str) else value
 
 
 def test_the_tables_of_a_version_are_those_that_were_recorded(server: LocalDatabase) -> None:
