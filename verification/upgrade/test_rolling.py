@@ -90,7 +90,11 @@ _HOLDS = {
     4: f"INSERT INTO ems_note (topic_id, uid, size) SELECT topic_id, uid, 0 {_AMID}",
     5: "SELECT 1 FROM ems_retry LIMIT 1",
 }
-_BEGUN = "INSERT INTO ems_migration_step (extension, version, step, begun_at) VALUES ('', 2, %s, NOW(6))"
+# The server may still run the INSERT of a migration that was killed, so the row may be there.
+_BEGUN = (
+    "INSERT INTO ems_migration_step (extension, version, step, begun_at) VALUES ('', 2, %s, NOW(6)) "
+    "ON DUPLICATE KEY UPDATE begun_at = begun_at"
+)
 
 
 def _kill_in_each_step(upgrade: Upgrade) -> Iterator[int]:
