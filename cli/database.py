@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
 from emsworker.console.options import common_options
 from emsworker.console.output import print_done, print_rows
 from emsworker.console.streams import given_addresses, open_stream, stream_of
 from emsworker.core.counted import counted
+
+if TYPE_CHECKING:
+    from emsworker.core.extension import Extension
+    from emsworker.store import Database
 
 
 @click.command()
@@ -18,22 +25,42 @@ from emsworker.core.counted import counted
     multiple=True,
     help="Create the tables of this extension too, such as celery; repeatable. Existing ones are brought up to date.",
 )
+@click.option("--plan", "only_plan", is_flag=True, help="Print the steps, their locks and durations; change nothing.")
 @common_options
-def migrate(names: tuple[str, ...], as_json: bool) -> None:
+def migrate(names: tuple[str, ...], only_plan: bool, as_json: bool) -> None:
     """Create the tables of EMS, or bring them up to date.
 
-    Harmless when repeated, and when two do it at once. Tables that were dropped are put back empty, unless they hold
-    the stream itself; a table of somebody else that has the name of one of EMS is refused by name. The database itself
-    must exist; the user needs CREATE, ALTER and INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
+    Programs go on meanwhile: none of their statements waits for longer than a fifth of a second. Run it again if it was
+    interrupted: it goes on where it was. Harmless when repeated, and when two do it at once.
+
+    Tables that were dropped are put back empty, unless they hold the stream itself; a table of somebody else that has
+    the name of one of EMS is refused by name. The database itself must exist; the user needs CREATE, ALTER and INDEX on
+    it besides SELECT, INSERT, UPDATE and DELETE.
     """
     from emsworker.core.extension import extension
-    from emsworker.store import current_version, extension_versions, put_back
-    from emsworker.store import migrate as apply
 
     more = [extension(name) for name in names]
     database = open_stream().database(check_schema=False)
+    if only_plan:
+        _print_plan(database, more, as_json)
+    else:
+        _migrate(database, more, as_json)
+
+
+def _print_plan(database: Database, more: list[Extension], as_json: bool) -> None:
+    from emsworker.store import plan_migration
+
+    rows = [asdict(one) for one in database.call(lambda session: plan_migration(session, more))]
+    columns = ["version", "step", "does", "rows", "algorithm", "locks", "about_s", "state"]
+    print_rows(rows, columns, as_json, "the tables are up to date; nothing to do")
+
+
+def _migrate(database: Database, more: list[Extension], as_json: bool) -> None:
+    from emsworker.store import current_version, extension_versions, put_back
+    from emsworker.store import migrate as apply
+
     before = database.call(extension_versions)
-    applied = database.call(lambda session: apply(session, more))
+    applied = database.call(lambda session: apply(session, more, _tell))
     restored = database.call(put_back)
     version = database.call(current_version)
     found = database.call(extension_versions)
@@ -52,6 +79,10 @@ def migrate(names: tuple[str, ...], as_json: bool) -> None:
             sentence += f" Those of {name} are of version {found[name]} now."
     report = {"applied": applied, "restored": restored, "version": version, "extensions": found}
     print_done(report, sentence, as_json)
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @click.command()

@@ -90,7 +90,7 @@ def test_a_user_who_may_not_see_a_table_is_not_told_that_it_is_missing(stream: S
 
 
 def test_a_newer_schema_is_refused(stream: Stream) -> None:
-    stream.rows("INSERT INTO ems_schema_version VALUES (999, X'00', NOW(6))")
+    stream.rows("INSERT INTO ems_schema_version VALUES (999, X'00', 999, NOW(6))")
     for refuse in (check_version, migrate):
         with pytest.raises(SchemaMissing, match=r"version 999.*install a newer emsworker"):
             refuse(stream.session)
@@ -526,14 +526,14 @@ def _waits_for_a_lock(url: str) -> bool:
 def test_tables_of_the_version_before_are_upgraded_under_running_processes(
     stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at a release with a new migration: what runs goes on, what starts with the old code is refused."""
+    """As at a release whose migration says nothing of older programs: what runs goes on, what starts is refused."""
     app, topic = stream.app(), stream.topic()
     app.send_many("t", [1, 2, 3])
     group, me = stream.group(topic), stream.client()
     claim = stream.take(topic, group, me, batch=2)
     identity = stream_id(stream.session)
     added = tmp_path / "0999_note.sql"
-    added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL;\n")
+    added.write_text("ALTER TABLE ems_message ADD COLUMN note VARBINARY(9) NULL, %(instantly)s;\n")
     old = schema.migrations
     with monkeypatch.context() as newer:
         for module in (schema, tables):

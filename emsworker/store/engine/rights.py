@@ -94,6 +94,7 @@ _ROLES = """
                        publisher  producer  worker  beat  viewer  reader  operator
 ems_schema_version     S          S         S       S     S       S       S
 ems_extension_version  -          -         S       S     S       S       S
+ems_migration_step     -          -         -       -     -       -       -
 ems_topic              -          S         S       S     S       S       S
 ems_topic_guard        -          S         S       S     -       -       S
 ems_partition          -          Su        Su      Su    S       S       S

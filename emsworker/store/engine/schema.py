@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.resources.abc import Traversable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymysql.err import MySQLError
 
@@ -19,8 +18,14 @@ from emsworker.core.servers import ServerRun
 from emsworker.core.times import utc
 from emsworker.store.engine.errors import code_of
 from emsworker.store.engine.session import Session
-from emsworker.store.engine.sql import Sql, Statements, fill, identifier, read_script
-from emsworker.store.engine.tables import CORE, find_faults, has_tables, latest_of, migrations
+from emsworker.store.engine.sql import Sql, Statements, fill, identifier
+from emsworker.store.engine.tables import CORE, find_faults, has_tables, latest_of, migrations, newer
+
+if TYPE_CHECKING:
+    from emsworker.store.engine.upgrade_plan import PlannedStep
+
+Tell = Callable[[str], None]
+"""What is told of the progress of a migration, in a line each time."""
 
 _SQL = Statements(__name__)
 _UNKNOWN_VARIABLE = 1193
@@ -56,19 +61,52 @@ def unsupported(facts: ServerFacts) -> str:
     return f"the server is {facts.kind} {facts.version}, {why}; EMS needs MariaDB >= 10.6 or MySQL >= 8.0"
 
 
+@dataclass(frozen=True)
+class TablesVersion:
+    """The version of the tables that a database has.
+
+    Attributes:
+        version: 0 without tables.
+        oldest_program: the version of the tables that a program must know, at least, to work with these.
+    """
+
+    version: int
+    oldest_program: int
+
+    def admits(self, known: int) -> bool:
+        """Return whether a program works with them that knows the tables up to some version.
+
+        One that knows less uses what it knows; one that knows more would use what is not there yet.
+        """
+        return self.version >= known >= self.oldest_program
+
+
+_NO_TABLES = TablesVersion(0, 0)
+
+
 def current_version(session: Session) -> int:
     """Return the schema version of the database, 0 if it has none."""
+    return _tables_version(session).version
+
+
+def _tables_version(session: Session) -> TablesVersion:
     if not session.rows(_SQL.find_version_table)[0][0]:
-        return 0
-    return int(session.rows(_SQL.get_version)[0][0] or 0)
+        return _NO_TABLES
+    version, oldest = session.rows(_SQL.get_version)[0]
+    return TablesVersion(int(version or 0), int(oldest or 0))
 
 
 def extension_versions(session: Session) -> dict[str, int]:
     """Return the extensions whose tables the database has, with their versions; none if that table is missing."""
+    return {name: one.version for name, one in _extension_versions(session).items()}
+
+
+def _extension_versions(session: Session) -> dict[str, TablesVersion]:
     try:
-        return {name: int(version) for name, version in session.rows(_SQL.list_extension_versions)}
+        rows = session.rows(_SQL.list_extension_versions)
     except SchemaMissing:  # `ems migrate` comes here, too, and puts it back
         return {}
+    return {name: TablesVersion(int(version), int(oldest)) for name, version, oldest in rows}
 
 
 def present_extensions(session: Session) -> list[Extension]:
@@ -77,42 +115,59 @@ def present_extensions(session: Session) -> list[Extension]:
     return [one for one in extensions().values() if one.name in found or not has_tables(one)]
 
 
-def migrate(session: Session, more: Iterable[Extension] = ()) -> list[int]:
-    """Bring the schema up to date; idempotent, and safe if two processes do it at once.
+def migrate(session: Session, more: Iterable[Extension] = (), tell: Tell | None = None) -> list[int]:
+    """Bring the schema up to date under running programs; goes on where an earlier call was interrupted.
 
     Tables of an extension are created for those that ask for them, and are brought up to date wherever they exist.
+    Tables that are newer than this code, and with which it works, are left as they are.
 
     Args:
         more: extensions whose tables are wanted.
+        tell: is told of the progress, in a line each time.
 
     Returns:
         the versions of the core that were applied.
 
     Raises:
-        SchemaMissing: another migration holds the lock, the database is newer than this code, or it has a foreign
-            table with the name of one of ours. Nothing was changed.
+        SchemaMissing: another migration holds the lock, this code cannot work with newer tables, or there is a foreign
+            table with the name of one of ours, and nothing was changed; or a table was in use all the time.
     """
+    from emsworker.store.engine.migrator import run_migration  # nothing else needs it
+    from emsworker.store.engine.steps import oldest_program
+
     if session.rows(_SQL.lock_migration)[0][0] != 1:
         raise SchemaMissing(
             "another `ems migrate` has been running for 30 seconds; wait for it, or look at SHOW PROCESSLIST"
         )
     try:
         _refuse_foreign(session, 1, ("ems_schema_version",))  # its own columns tell the version
-        current = current_version(session)
-        if current <= latest_version():
-            _refuse_foreign(session, max(current, 1))
-        if current > latest_version():
-            raise _mismatch(current)
-        todo = _newer(CORE, current)
+        tables = _tables_version(session)
+        if tables.version > latest_version() and not tables.admits(latest_version()):
+            raise _mismatch(tables.version)
+        _refuse_foreign(session, max(tables.version, 1))
+        todo = newer(CORE, tables.version)
         for version, file in todo.items():
-            _run_script(session, file)
-            session.execute(_SQL.add_version, {"version": version, "stream_id": new_uid()})
+            run_migration(session, "", version, file, tell)
+            row = {"version": version, "stream_id": new_uid(), "oldest_program": oldest_program(file)}
+            session.execute(_SQL.add_version, row)
         wanted = {one.name: one for one in (*more, *present_extensions(session))}
         for one in wanted.values():
-            _migrate_extension(session, one)
+            _migrate_extension(session, one, tell)
         return list(todo)
     finally:
         session.rows(_SQL.unlock_migration)
+
+
+def plan_migration(session: Session, more: Iterable[Extension] = ()) -> list[PlannedStep]:
+    """Return the steps that :func:`migrate` would take now; nothing is changed."""
+    from emsworker.store.engine.upgrade_plan import planned_steps
+
+    steps = [*planned_steps(session, "", CORE, current_version(session))]
+    versions = extension_versions(session)
+    present = present_extensions(session) if versions else []
+    for one in {one.name: one for one in (*more, *present)}.values():
+        steps += planned_steps(session, one.name, one.package, versions.get(one.name, 0))
+    return steps
 
 
 def _refuse_foreign(session: Session, version: int, tables: Collection[str] | None = None, package: str = CORE) -> None:
@@ -136,10 +191,11 @@ def put_back(session: Session) -> list[str]:
     """Create the tables that are missing although their version was applied, empty; return their names.
 
     Raises:
-        SchemaMissing: one of them holds the stream itself. Nothing was changed.
+        SchemaMissing: one of them holds the stream itself, or they are newer than this code. Nothing was changed.
     """
     version = current_version(session)
     missing = find_faults(session, version).missing
+    _refuse_newer(missing, version, CORE)
     if lost := [table for table in missing if table in _STREAM]:
         raise SchemaMissing(
             f"of the tables of the stream itself, {', '.join(lost)} {'is' if len(lost) == 1 else 'are'} missing; "
@@ -147,51 +203,57 @@ def put_back(session: Session) -> list[str]:
         )
     restored = list(missing)
     if missing:
-        _make_again(session, CORE, version)
+        _make_again(session, CORE, version, missing)
     present = extension_versions(session)
     for one in present_extensions(session):
         known = present.get(one.name, 0)
         if theirs := find_faults(session, known, one.package).missing:
-            _make_again(session, one.package, known)
+            _refuse_newer(theirs, known, one.package)
+            _make_again(session, one.package, known, theirs)
             restored += theirs
     return restored
 
 
-def _make_again(session: Session, package: str, version: int) -> None:
+def _refuse_newer(missing: Collection[str], version: int, package: str) -> None:
+    """This code would make the tables again without what the newer version has added to them."""
+    if missing and version > latest_of(package):
+        raise SchemaMissing(
+            f"of the tables of version {version}, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; "
+            "run `ems migrate` of the release that made them"
+        )
+
+
+def _make_again(session: Session, package: str, version: int, missing: Collection[str]) -> None:
+    from emsworker.store.engine.migrator import create_again
+
     for made, file in migrations(package).items():
         if made <= version:
-            _run_script(session, file)
+            create_again(session, file, missing)
 
 
-def _migrate_extension(session: Session, extension: Extension) -> None:
-    current = extension_versions(session).get(extension.name, 0)
-    if current > latest_of(extension.package):
-        raise _extension_mismatch(extension, current)
-    _refuse_foreign(session, max(current, 1), package=extension.package)
-    for version, file in _newer(extension.package, current).items():
-        _run_script(session, file)
-        session.execute(_SQL.add_extension_version, {"extension": extension.name, "version": version})
+def _migrate_extension(session: Session, extension: Extension, tell: Tell | None) -> None:
+    from emsworker.store.engine.migrator import run_migration
+    from emsworker.store.engine.steps import oldest_program
 
-
-def _newer(package: str, version: int) -> dict[int, Traversable]:
-    return {number: file for number, file in migrations(package).items() if number > version}
-
-
-def _run_script(session: Session, file: Traversable) -> None:
-    # DDL commits by itself, so every statement can be repeated after a crash in between.
-    for statement in read_script(file):
-        session.send(statement)
+    tables, latest = _extension_versions(session).get(extension.name, _NO_TABLES), latest_of(extension.package)
+    if tables.version > latest and not tables.admits(latest):
+        raise _extension_mismatch(extension, tables.version)
+    _refuse_foreign(session, max(tables.version, 1), package=extension.package)
+    for version, file in newer(extension.package, tables.version).items():
+        run_migration(session, extension.name, version, file, tell)
+        row = {"extension": extension.name, "version": version, "oldest_program": oldest_program(file)}
+        session.execute(_SQL.add_extension_version, row)
 
 
 def check_extension(session: Session, extension: Extension) -> None:
-    """Reject tables of an extension that this code does not know.
+    """Reject tables of an extension that this code cannot work with.
 
     Raises:
         SchemaMissing: the message names both versions, or the command that creates the tables.
     """
-    current = extension_versions(session).get(extension.name, 0)
-    if current != latest_of(extension.package):
-        raise _extension_mismatch(extension, current)
+    tables = _extension_versions(session).get(extension.name, _NO_TABLES)
+    if not tables.admits(latest_of(extension.package)):
+        raise _extension_mismatch(extension, tables.version)
 
 
 def _extension_mismatch(extension: Extension, current: int) -> SchemaMissing:
@@ -219,14 +281,14 @@ def _plain(name: str) -> str:
 
 
 def check_version(session: Session) -> None:
-    """Reject a schema that this code does not know.
+    """Reject a schema that this code cannot work with: an older one, and a newer one that is not made for it.
 
     Raises:
         SchemaMissing: the message names both versions.
     """
-    current = current_version(session)
-    if current != latest_version():
-        raise _mismatch(current)
+    tables = _tables_version(session)
+    if not tables.admits(latest_version()):
+        raise _mismatch(tables.version)
 
 
 def _mismatch(current: int) -> SchemaMissing:

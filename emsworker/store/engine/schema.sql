@@ -10,16 +10,16 @@ SELECT RELEASE_LOCK(CONCAT('ems_migrate:', LEFT(SHA2(DATABASE(), 256), 40)))
 SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'ems_schema_version'
 
 -- name: get_version
-SELECT MAX(version) FROM ems_schema_version
+SELECT MAX(version), MAX(oldest_program) FROM ems_schema_version
 
 -- name: add_version
-INSERT INTO ems_schema_version (version, stream_id, applied_at) VALUES (%(version)s, %(stream_id)s, NOW(6))
+INSERT INTO ems_schema_version (version, stream_id, oldest_program, applied_at) VALUES (%(version)s, %(stream_id)s, %(oldest_program)s, NOW(6))
 
 -- name: list_extension_versions
-SELECT extension, MAX(version) FROM ems_extension_version GROUP BY extension
+SELECT extension, MAX(version), MAX(oldest_program) FROM ems_extension_version GROUP BY extension
 
 -- name: add_extension_version
-INSERT INTO ems_extension_version (extension, version, applied_at) VALUES (%(extension)s, %(version)s, NOW(6))
+INSERT INTO ems_extension_version (extension, version, oldest_program, applied_at) VALUES (%(extension)s, %(version)s, %(oldest_program)s, NOW(6))
 
 -- name: get_stream_id
 -- The identity of the stream: it separates the counters of two databases in one Redis.

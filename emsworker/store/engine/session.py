@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from pymysql.constants import COMMAND, SERVER_STATUS
@@ -30,7 +30,7 @@ from emsworker.core.url import DatabaseUrl
 from emsworker.store.engine import full_disk
 from emsworker.store.engine.connection import SET_AUTOCOMMIT, SET_RESOURCES, Connection, Loan
 from emsworker.store.engine.errors import translate
-from emsworker.store.engine.nodes import ServerSelector
+from emsworker.store.engine.nodes import ServerSelector, nodes_of
 from emsworker.store.engine.prepared import FORGOTTEN
 from emsworker.store.engine.sql import Args, Sql, Statements, fill, identifier, insertion, join, literals
 
@@ -214,6 +214,17 @@ class Session:
     def database(self) -> str:
         """The name of the stream's database on its server."""
         return self._url.database
+
+    def sibling(self, answer_s: float | None = None) -> Session:
+        """Create another session of the database, which the caller closes.
+
+        Args:
+            answer_s: seconds after which a server that does not answer counts as lost, whatever the URL says.
+        """
+        if answer_s is None:
+            return Session(self._url, self._nodes)
+        url = replace(self._url, options={**self._url.options, "read_timeout_s": str(answer_s)})
+        return Session(url, nodes_of(url))
 
     def packet(self) -> Packet:
         """Return a new, empty packet."""

@@ -40,6 +40,11 @@ def latest_of(package: str) -> int:
     return max(migrations(package), default=0)
 
 
+def newer(package: str, version: int) -> dict[int, Traversable]:
+    """Return the migrations of a package above a version, in order."""
+    return {number: file for number, file in migrations(package).items() if number > version}
+
+
 def has_tables(extension: Extension) -> bool:
     """Return whether an extension has tables of its own."""
     return bool(migrations(extension.package))

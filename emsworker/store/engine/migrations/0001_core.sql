@@ -460,20 +460,39 @@ CREATE TABLE IF NOT EXISTS ems_leader (
   PRIMARY KEY (service)
 ) ENGINE=InnoDB;
 
+-- The versions of the tables. oldest_program: the version of the tables that a program must know, at least, to work with
+-- these; its tables may be older, then it does not use what was added.
+
 CREATE TABLE IF NOT EXISTS ems_schema_version (
   version INT UNSIGNED NOT NULL,
   stream_id BINARY(16) NOT NULL,
+  oldest_program INT UNSIGNED NOT NULL,
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (version)
 ) ENGINE=InnoDB;
 
--- The versions of the tables of extensions.
+-- The same of the tables of extensions.
 
 CREATE TABLE IF NOT EXISTS ems_extension_version (
   extension VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   version INT UNSIGNED NOT NULL,
+  oldest_program INT UNSIGNED NOT NULL,
   applied_at DATETIME(6) NOT NULL,
   PRIMARY KEY (extension, version)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
+
+-- Steps of migrations of tables that hold rows, so that a migration that was interrupted goes on. place: the last row of
+-- a backfill that is done. Those of EMS itself have no extension.
+
+CREATE TABLE IF NOT EXISTS ems_migration_step (
+  extension VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  version INT UNSIGNED NOT NULL,
+  step SMALLINT UNSIGNED NOT NULL,
+  place TEXT CHARACTER SET ascii COLLATE ascii_bin NULL,
+  seen_rows BIGINT UNSIGNED NOT NULL DEFAULT 0,
+  begun_at DATETIME(6) NOT NULL,
+  done_at DATETIME(6) NULL,
+  PRIMARY KEY (extension, version, step)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin;
 
 -- Groups that skip messages that would be too late, and the conditions.
