@@ -581,7 +581,7 @@ _OPERATES = (
 )  # fmt: skip
 _NOT_AN_OPERATORS = (
     "topics create more", "topics change TOPIC --rule r", "topics delete TOPIC --yes --force", "groups create TOPIC g", "groups delete TOPIC a --yes --force",
-    "alarms create lag --on lag", "send TOPIC {}",
+    "alarms create lag --on lag",
 )  # fmt: skip
 
 
