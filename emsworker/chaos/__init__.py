@@ -17,6 +17,7 @@ from emsworker.extending.declaration import lazy_names
 if TYPE_CHECKING:
     from emsworker.chaos.checker import check, check_stream
     from emsworker.chaos.history import (
+        Answer,
         Deed,
         Fault,
         HandlerRun,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         Operation,
         Recorder,
         Sent,
+        note_answer,
         note_operation,
         read_history,
     )
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from emsworker.chaos.window import CheckWindow, Effects
 
 __all__ = [
+    "Answer",
     "ChaosReport",
     "CheckWindow",
     "Deed",
@@ -46,6 +49,7 @@ __all__ = [
     "Violation",
     "check",
     "check_stream",
+    "note_answer",
     "note_operation",
     "read_history",
 ]
@@ -54,7 +58,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "emsworker.chaos.checker": "check check_stream",
-        "emsworker.chaos.history": "Deed Fault HandlerRun History Operation Recorder Sent note_operation read_history",
+        "emsworker.chaos.history": "Answer Deed Fault HandlerRun History Operation Recorder Sent "
+        "note_answer note_operation read_history",
         "emsworker.chaos.report": "ChaosReport Kind Rules Violation",
         "emsworker.chaos.window": "CheckWindow Effects",
     },
