@@ -1,4 +1,4 @@
-"""Check of what callers were told of cancelled calls: after ``cancelled`` nothing of a call begins, runs on, or ends otherwise."""
+"""Check of what callers were told of cancelled calls: after ``cancelled`` nothing of a call begins or runs on."""
 
 from __future__ import annotations
 

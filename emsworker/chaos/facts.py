@@ -176,9 +176,7 @@ class Facts:
     def was_away(self, run: HandlerRun, since: float) -> bool:
         """Return whether a run's own process was stopped at a moment and until the run began, so it could not know."""
         return any(
-            fault.pid == run.pid
-            and fault.at - REPORTING_S <= since
-            and fault.until + self.rules.bound_s >= run.began
+            fault.pid == run.pid and fault.at - REPORTING_S <= since and fault.until + self.rules.bound_s >= run.began
             for fault in self.history.faults
         )
 

@@ -9,3 +9,8 @@ SWALLOW, SESSION, SLOW, IDLE = "swallow", "session", "slow", "idle"
 OPERATED, REBORN, VERSIONED = "operated", "reborn", "versioned"
 SLOW_TIMEOUT_S = 1.5
 FORKED, MANY = "forked", 300  # topics that nobody reads
+
+CALLS, SHARES, PLACES, SLOTS, PAUSES, LARGE = "calls", "shares", "places", "slots", "pauses", "large"
+NEEDS = {"p-any": frozenset[str](), "p-gpu": frozenset({"gpu"}), "p-both": frozenset({"gpu", "eu"})}
+"""The tags that each group of PLACES requires."""
+HELD, FREE = "held", "free"  # the tasks of PAUSES, and the keys of their calls

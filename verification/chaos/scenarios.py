@@ -26,6 +26,8 @@ from verification.chaos.breaks import (
     work,
 )
 from verification.chaos.breaks.seizing import seize_workers
+from verification.chaos.breaks.storm import endure
+from verification.chaos.breaks.uses import Cancels, Files, Pauses, Places, Shares, Slots
 from verification.chaos.names import IDLE, SESSION, SLOW, SWALLOW
 from verification.chaos.sites import Open
 
@@ -127,6 +129,41 @@ def misused_in_short(arena: Arena) -> None:
     _all_at_once([rough, partial(operators.operate, arena, 1), again])
 
 
+_HITS = 14  # each fault twice
+_PLACES = ((), ("gpu",), ("gpu", "eu"))
+
+
+def cancel_calls(arena: Arena) -> str:
+    """Calls are cancelled in every state."""
+    return endure(arena, [Cancels(arena)], _HITS)
+
+
+def share_a_group(arena: Arena) -> str:
+    """Tenants share a fair group, one of whom has most of the messages."""
+    return endure(arena, [Shares(arena)], _HITS)
+
+
+def move_places(arena: Arena) -> str:
+    """Workers with tags come and go."""
+    return endure(arena, [Places(arena)], _HITS, _PLACES)
+
+
+def change_schedules(arena: Arena) -> str:
+    """Schedules are created, changed, paused and deleted."""
+    return endure(arena, [Slots(arena)], _HITS)
+
+
+def pause_and_send_files(arena: Arena) -> str:
+    """A task is paused and resumed, beside large bodies."""
+    return endure(arena, [Pauses(arena), Files(arena)], _HITS)
+
+
+def days_in_short(arena: Arena) -> None:
+    """All that users do, under a few of the faults, for the suite."""
+    uses = [Cancels(arena), Shares(arena), Places(arena), Slots(arena), Pauses(arena), Files(arena)]
+    endure(arena, uses, 3, ((), ("gpu", "eu")))
+
+
 def _foreign_look(cursor: Any) -> object:
     """A look into the stream, in a transaction in REPEATABLE READ (the server's default) that stays open."""
     cursor.execute("SELECT COUNT(*), MAX(claim_id) FROM ems_claim")
@@ -159,6 +196,11 @@ SCENARIOS = [
     Scenario("operators", operators.operate),
     Scenario("topic created again", operators.create_again),
     Scenario("two versions", operators.run_two_versions),
+    Scenario("calls cancelled", cancel_calls),
+    Scenario("fair shares", share_a_group),
+    Scenario("tags come and go", move_places),
+    Scenario("schedules changed", change_schedules),
+    Scenario("pauses and files", pause_and_send_files),
     Scenario("network cut", network.cut_network, site=sites.networked),
     Scenario("network frozen", network.freeze_network, site=sites.networked),
     Scenario("network half-open", network.half_open_network, site=sites.networked),

@@ -1,0 +1,378 @@
+"""What users do all day: cancel calls, share a group, bind tasks to machines, change schedules, pause tasks, send files."""
+
+import hashlib
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Protocol
+
+from emsworker import Ems
+from emsworker.chaos import Answer, Deed, HandlerRun, Operation, note_answer, note_operation, read_history
+from emsworker.core.codec import decode_headers
+from emsworker.core.ids import uid_text
+from emsworker.core.model import Receipt
+from emsworker.store.groups.cancel import StateAtCancel
+from tests.support.waiting import until
+from verification.chaos.arena import Arena
+from verification.chaos.daily_rules import (
+    Change,
+    Firing,
+    Pause,
+    run_in_pauses,
+    strays,
+    wrong_effects,
+    wrong_slots,
+)
+from verification.chaos.names import CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
+from verification.chaos.side import admin_of, now
+
+_SETTLE_S = 90.0
+
+
+class Use:
+    """A part of what users do.
+
+    Attributes:
+        topic: of its messages; pause_s: between two acts.
+    """
+
+    topic: str
+    pause_s = 0.02
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena, self._admin = arena, admin_of(arena)
+        self._chance = random.Random(arena.chance.random())
+
+    def prepare(self) -> None:
+        """Create the topic."""
+        self._admin.create_topic(self.topic, partitions=2, **self.settings)
+
+    def act(self, app: Ems, n: int) -> None:
+        """Do the next thing; what fails is not confirmed."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """End what is open, when nothing is hit any more."""
+
+    def check(self) -> Iterator[str]:
+        """Find what is wrong, besides what the checker of histories finds."""
+        yield from ()
+
+    def told(self) -> str:
+        """What was done, for the table."""
+        return f"{self.topic}: {len(self._runs())} runs"
+
+    def _runs(self) -> list[HandlerRun]:
+        return [run for run in read_history(self._arena.folder / "history").runs if run.topic == self.topic]
+
+
+class Cancels(Use):
+    """Calls are cancelled while they are delayed, wait, run, or wait for a retry."""
+
+    topic = CALLS
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self._sent: dict[str, Receipt[Any]] = {}
+        self._booked: set[str] = set()
+        self._asked: dict[str, float] = {}  # those of which no answer has come yet
+        self._open: set[str] = set()  # those that a client had
+        self._states: Counter[str] = Counter()
+        self._cancelled: set[str] = set()
+
+    def act(self, app: Ems, n: int) -> None:
+        """Send a call, cancel one, and look whether those that ran have ended."""
+        name = self._chance.choice(("work", "book"))
+        arguments = [self._chance.choice((0, 0.05, 0.3)), self._chance.choice((0, 0, 2))]
+        countdown = self._chance.choice((None, None, 0.5))
+        receipt = app.send_task(name, arguments, topic=CALLS, group=CALLS, countdown=countdown)
+        self._sent[receipt.id] = receipt
+        if name == "book":
+            self._booked.add(receipt.id)
+        if self._chance.random() < 0.5:
+            self._cancel(self._chance.choice(list(self._sent)[-12:]))
+        if n % 10 == 0:
+            self._look(app)
+
+    def _cancel(self, uid: str) -> None:
+        began = self._asked.setdefault(uid, now())
+        state = self._admin.cancel(CALLS, uid)  # if that raises, it is asked again at the end
+        told = now()
+        del self._asked[uid]
+        self._states[state.value] += 1
+        if state is StateAtCancel.FINISHED:
+            return
+        note_operation(self._arena.log, Operation(Deed.CANCEL, CALLS, began, told, uids=frozenset({uid})))
+        self._cancelled.add(uid)
+        if state is StateAtCancel.RUNNING:
+            self._open.add(uid)
+        else:
+            note_answer(self._arena.log, Answer(uid, CALLS, told, "cancelled"))
+
+    def _look(self, app: Ems) -> bool:
+        """Note what has become of the calls that ran when they were cancelled; return true."""
+        states = self._states_of(app, self._open)
+        told = now()
+        ended = {uid: state for uid, state in states.items() if state != "pending"}
+        for uid, state in ended.items():
+            note_answer(self._arena.log, Answer(uid, CALLS, told, state))
+        self._open -= ended.keys()
+        return True
+
+    def _states_of(self, app: Ems, uids: set[str]) -> dict[str, str]:
+        if not uids:
+            return {}
+        results = app.results([self._sent[uid] for uid in sorted(uids)])
+        results.look()
+        return {one.id: one.status for one in results}
+
+    def settle(self) -> None:
+        """Have an answer of each."""
+        for uid in list(self._asked):
+            self._cancel(uid)
+        with closing(Ems("settling", url=self._arena.url)) as app:
+            with suppress(AssertionError):  # what stays pending is found by the checker
+                until(lambda: self._look(app) and not self._open, _SETTLE_S, "cancelled calls end", 0.2)
+            for uid, state in self._states_of(app, self._cancelled).items():
+                note_answer(self._arena.log, Answer(uid, CALLS, now(), state))
+
+    def check(self) -> Iterator[str]:
+        """Find effects of calls that are cancelled, and others without their effect."""
+        effects = dict(self._arena.looker.rows("SELECT uid, COUNT(*) FROM orders WHERE grp = %s GROUP BY uid", CALLS))
+        with closing(Ems("checking", url=self._arena.url)) as app:
+            yield from wrong_effects(self._states_of(app, self._booked), effects)
+
+    def told(self) -> str:
+        """How many were cancelled in which state."""
+        return ", ".join(f"{count} cancelled {state}" for state, count in sorted(self._states.items()))
+
+
+class Shares(Use):
+    """A fair group with many tenants, one of whom sends most."""
+
+    topic = SHARES
+
+    def act(self, app: Ems, n: int) -> None:
+        """Send some calls of the large tenant, or one of another."""
+        large = self._chance.random() < 0.3
+        tenant = "large" if large else f"tenant-{self._chance.randrange(300)}"
+        for _ in range(8 if large else 1):
+            fails = int(self._chance.random() < 0.1)
+            app.send_task("share", [tenant, fails], topic=SHARES, group=SHARES, headers={"tenant": tenant})
+
+    def check(self) -> Iterator[str]:
+        """See that there was more than one lane."""
+        if len(self._runs()) < 20:
+            yield "hardly anything was shared"
+
+
+class Places(Use):
+    """Machines with and without the tags that groups require come and go."""
+
+    topic = PLACES
+
+    def act(self, app: Ems, n: int) -> None:
+        """Send a message, which three groups run."""
+        app.send(PLACES, {"n": n})
+
+    def check(self) -> Iterator[str]:
+        """Find runs on machines without the tags."""
+        files = (self._arena.folder / "tags").iterdir()
+        tags = {int(path.name): frozenset(filter(None, path.read_text().split(","))) for path in files}
+        yield from strays(self._runs(), NEEDS, tags)
+
+
+class _Ask(Protocol):
+    """Asks for a change of a schedule; may be repeated."""
+
+    def __call__(self) -> object: ...
+
+
+class Slots(Use):
+    """Schedules are created, changed, paused and deleted; what raises is asked again until it is confirmed."""
+
+    topic = SLOTS
+    pause_s = 0.15
+    _NAMES = tuple(f"customer-{n}" for n in range(6))
+    _STEADY = "steady"
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self._changes: dict[str, list[Change]] = {name: [] for name in (self._STEADY, *self._NAMES)}
+        self._asking: dict[str, tuple[_Ask, float, float | None, int]] = {}
+
+    def act(self, app: Ems, n: int) -> None:
+        """Change a schedule, or ask again for what was not confirmed."""
+        name = self._STEADY if n == 1 or self._STEADY in self._asking else self._chance.choice(self._NAMES)
+        if name not in self._asking:
+            self._asking[name] = self._choose(name)
+        self._ask(name)
+
+    def _ask(self, name: str) -> None:
+        ask, asked, every, version = self._asking[name]
+        ask()
+        del self._asking[name]
+        self._changes[name].append(Change(every, version, asked, time.time()))
+
+    def _choose(self, name: str) -> tuple[_Ask, float, float | None, int]:
+        last = self._changes[name][-1] if self._changes[name] else None
+        version = last.version + 1 if last is not None else 1
+        every = self._chance.choice((0.5, 1.0, 1.5))
+        kept = self._admin.schedules
+
+        def add() -> object:
+            return kept.add(name, "tick", every=every, catch_up="all", args=[version], key=name)
+
+        def change() -> object:
+            return kept.change(name, every=every, args=[version])
+
+        def change_arguments() -> object:
+            return kept.change(name, args=[version])
+
+        asked = time.time()
+        if last is None or name not in {row.name for row in kept.list()}:
+            return add, asked, every, version
+        if last.every is None:  # it has the new times before it goes on
+            return lambda: (change(), kept.resume(name)), asked, every, version
+        deeds: list[tuple[_Ask, float, float | None, int]] = [
+            (add, asked, every, version),
+            (change, asked, every, version),
+            (change_arguments, asked, last.every, version),
+            (lambda: kept.pause(name), asked, None, last.version),
+            (lambda: self._delete(name), asked, None, last.version),
+        ]
+        return self._chance.choice(deeds)
+
+    def _delete(self, name: str) -> None:
+        if name in {row.name for row in self._admin.schedules.list()}:
+            self._admin.schedules.delete(name)
+
+    def settle(self) -> None:
+        """Confirm what is open, see that all are fired, pause or delete them, and see that only another one goes on."""
+        for name in list(self._asking):
+            self._ask(name)
+        calm = datetime.now(UTC)
+
+        def late() -> list[str]:
+            return [
+                row.name for row in self._admin.schedules.list() if not row.paused and (row.last_at or calm) <= calm
+            ]
+
+        until(lambda: not late(), _SETTLE_S, "every schedule that is not paused is fired", 0.1)
+        for number, name in enumerate(self._changes):
+            if self._changes[name]:
+                asked, version = time.time(), self._changes[name][-1].version
+                self._delete(name) if number % 2 else self._stop(name)
+                self._changes[name].append(Change(None, version, asked, time.time()))
+        self._see_others_go_on()
+
+    def _stop(self, name: str) -> None:
+        if name in {row.name for row in self._admin.schedules.list()}:
+            self._admin.schedules.pause(name)
+
+    def _see_others_go_on(self) -> None:
+        """For longer than any of the others would have waited for its next slot."""
+        self._changes["canary"] = []
+        self._asking["canary"] = self._choose("canary")
+        self._ask("canary")
+        until(lambda: len(self._firings().get("canary", [])) >= 4, _SETTLE_S, "a schedule is fired beside those", 0.1)
+        asked = time.time()
+        self._delete("canary")
+        self._changes["canary"].append(Change(None, 1, asked, time.time()))
+
+    def _firings(self) -> dict[str, list[Firing]]:
+        found: dict[str, list[Firing]] = {}
+        rows = self._arena.looker.rows(
+            "SELECT m.`key`, m.headers, m.body, m.created_at FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id "
+            "WHERE t.name = %s AND m.kind = 'message'",
+            SLOTS,
+        )
+        for key, headers, body, created_at in rows:
+            slot = datetime.fromisoformat(decode_headers(headers)["ems-slot"]).timestamp()
+            fired = created_at.replace(tzinfo=UTC).timestamp()
+            version = int(body.decode().partition("[[")[2].partition("]")[0])
+            found.setdefault(key.decode(), []).append(Firing(slot, fired, version))
+        return found
+
+    def check(self) -> Iterator[str]:
+        """Find slots that are wrong, and calls of slots that were not run."""
+        firings = self._firings()
+        for name in {*self._changes, *firings}:
+            yield from wrong_slots(name, self._changes.get(name, []), firings.get(name, []))
+        done = {run.uid for run in self._runs() if run.outcome == "done"}
+        for (uid,) in self._arena.looker.rows(
+            "SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s AND "
+            "m.kind = 'message'",
+            SLOTS,
+        ):
+            if uid_text(uid) not in done:
+                yield f"the slot {uid_text(uid)} was fired, and not run"
+
+    def told(self) -> str:
+        """How many changes and firings there were."""
+        changes = sum(len(one) for one in self._changes.values())
+        return f"{changes} changes of schedules, {sum(len(one) for one in self._firings().values())} slots"
+
+
+class Pauses(Use):
+    """One of two tasks is paused and resumed."""
+
+    topic = PAUSES
+    _GRACE_S, _PAUSE_S, _BETWEEN_S = 5.0, 8.0, 2.0
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self._pauses: list[Pause] = []
+        self._confirmed: float | None = None
+        self._turn = 0.0
+
+    def act(self, app: Ems, n: int) -> None:
+        """Call a task; after some seconds pause or resume one of them."""
+        name = self._chance.choice((HELD, FREE))
+        app.send_task(name, [n], topic=PAUSES, group=PAUSES, key=name)
+        if now() < self._turn:
+            return
+        if self._confirmed is None:
+            self._admin.tasks.pause(PAUSES, PAUSES, HELD)
+            self._confirmed = now()
+            self._turn = self._confirmed + self._PAUSE_S
+        else:
+            self._resume()
+
+    def _resume(self) -> None:
+        assert self._confirmed is not None
+        asked = now()
+        self._pauses.append(Pause(self._confirmed, asked))  # from the first try on, it may be resumed
+        self._confirmed = None
+        self._turn = now() + self._BETWEEN_S
+        self._admin.tasks.resume(PAUSES, PAUSES, HELD)
+
+    def settle(self) -> None:
+        """Resume it."""
+        self._confirmed = None
+        self._admin.tasks.resume(PAUSES, PAUSES, HELD)
+
+    def check(self) -> Iterator[str]:
+        """Find runs of the task while it was paused."""
+        yield from run_in_pauses(self._runs(), HELD, self._pauses, self._GRACE_S)
+
+    def told(self) -> str:
+        """How many pauses there were."""
+        return f"{len(self._pauses)} pauses of a task"
+
+
+class Files(Use):
+    """Bodies that are kept beside their messages; a handler that reads another one fails, and its message is left."""
+
+    topic = LARGE
+    pause_s = 0.3
+    settings: ClassVar[dict[str, Any]] = {"max_message_bytes": 8 << 20}
+
+    def act(self, app: Ems, n: int) -> None:
+        """Send a body; two of three fit into a message."""
+        body = self._chance.randbytes((1000, 2000, 5 << 20)[n % 3])
+        app.send(LARGE, body, headers={"sha256": hashlib.sha256(body).hexdigest()})
