@@ -1,6 +1,6 @@
 """Tasks that are cancelled, shared between tenants, bound to machines, scheduled at run time, paused, and large.
 
-An effect is a row in ``orders`` of the message's group.
+An effect is a row in ``orders``.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from emsworker import Ems, Message
 from emsworker.chaos import Recorder
 from emsworker.extending.apps import Middleware
 from emsworker.publish.transaction import Transaction
-from verification.chaos.names import CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
+from verification.chaos.names import BOOKED, CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
 
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])
 _OPTIONS: dict[str, Any] = {"ladder": "300ms", "max_attempts": 1000}  # deaths must not use them up
@@ -55,7 +55,7 @@ def work(self: Any, seconds: float, fails: int) -> None:
 @app.task(name="book", topic=CALLS, group=CALLS, bind=True, transactional=True, result=True, **_OPTIONS)
 def book(self: Any, transaction: Transaction, seconds: float, fails: int) -> None:
     """Have an effect, work, and fail the first times."""
-    transaction.execute("INSERT INTO orders (grp, uid) VALUES (%s, %s)", (CALLS, self.request.id))
+    transaction.execute("INSERT INTO orders (grp, uid) VALUES (%s, %s)", (BOOKED, self.request.id))
     _work(seconds)
     _fail(self.request.attempt, fails)
 

@@ -26,7 +26,7 @@ from verification.chaos.daily_rules import (
     wrong_effects,
     wrong_slots,
 )
-from verification.chaos.names import CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
+from verification.chaos.names import BOOKED, CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
 from verification.chaos.side import admin_of, now
 
 _SETTLE_S = 90.0
@@ -108,8 +108,8 @@ class Cancels(Use):
             return
         note_operation(self._arena.log, Operation(Deed.CANCEL, CALLS, began, told, uids=frozenset({uid})))
         self._cancelled.add(uid)
-        if state is StateAtCancel.RUNNING:
-            self._open.add(uid)
+        if state in (StateAtCancel.RUNNING, StateAtCancel.BEFORE):
+            self._open.add(uid)  # it may have ended before its worker learned of that
         else:
             note_answer(self._arena.log, Answer(uid, CALLS, told, "cancelled"))
 
@@ -142,7 +142,7 @@ class Cancels(Use):
 
     def check(self) -> Iterator[str]:
         """Find effects of calls that are cancelled, and others without their effect."""
-        effects = dict(self._arena.looker.rows("SELECT uid, COUNT(*) FROM orders WHERE grp = %s GROUP BY uid", CALLS))
+        effects = dict(self._arena.looker.rows("SELECT uid, COUNT(*) FROM orders WHERE grp = %s GROUP BY uid", BOOKED))
         with closing(Ems("checking", url=self._arena.url)) as app:
             yield from wrong_effects(self._states_of(app, self._booked), effects)
 
