@@ -328,18 +328,18 @@ class Pauses(Use):
         super().__init__(arena)
         self._pauses: list[Pause] = []
         self._confirmed: float | None = None
-        self._turn = 0.0
+        self._next = 0.0
 
     def act(self, app: Ems, n: int) -> None:
         """Call a task; after some seconds pause or resume one of them."""
         name = self._chance.choice((HELD, FREE))
         app.send_task(name, [n], topic=PAUSES, group=PAUSES, key=name)
-        if now() < self._turn:
+        if now() < self._next:
             return
         if self._confirmed is None:
             self._admin.tasks.pause(PAUSES, PAUSES, HELD)
             self._confirmed = now()
-            self._turn = self._confirmed + self._PAUSE_S
+            self._next = self._confirmed + self._PAUSE_S
         else:
             self._resume()
 
@@ -348,7 +348,7 @@ class Pauses(Use):
         asked = now()
         self._pauses.append(Pause(self._confirmed, asked))  # from the first try on, it may be resumed
         self._confirmed = None
-        self._turn = now() + self._BETWEEN_S
+        self._next = now() + self._BETWEEN_S
         self._admin.tasks.resume(PAUSES, PAUSES, HELD)
 
     def settle(self) -> None:
