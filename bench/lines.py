@@ -42,6 +42,13 @@ _ONE_TRIP = "an INSERT of one row that commits by itself"
 LINES = (
     Line("send", "`send()`, one caller", publish.send(1), raw.insert(1), f"{_ONE_TRIP}, 1 connection"),
     Line("delay", "`delay()`, one caller", publish.delay, raw.insert(1), f"{_ONE_TRIP}, 1 connection"),
+    Line(
+        "delay-beside-worker",
+        "`delay()`, one caller, while a worker runs what it sends",
+        publish.delay_beside_worker,
+        raw.insert(1),
+        f"{_ONE_TRIP}, 1 connection",
+    ),
     Line("send-20", "`send()`, 20 threads", publish.send(20), raw.insert(20), f"{_ONE_TRIP}, 20 connections"),
     Line("send-64", "`send()`, 64 threads", publish.send(64), raw.insert(64), f"{_ONE_TRIP}, 64 connections"),
     Line("asend", "`asend()`, 500 coroutines", publish.asend, raw.insert(20), f"{_ONE_TRIP}, 20 connections"),

@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from bench import worker
 from bench.app import Tasks, build
+from bench.consume import wait_until_drained
 from bench.load import BODY, PAUSE_S, percentile, rate
 from bench.stage import Stage
 from emsworker import Receipt
@@ -29,6 +31,18 @@ def send(threads: int) -> Callable[[Stage], dict[str, float]]:
 def delay(stage: Stage) -> dict[str, float]:
     """One caller of a task."""
     return _rate(stage, 1, lambda tasks: [tasks.noop.delay(BODY)])
+
+
+def delay_beside_worker(stage: Stage) -> dict[str, float]:
+    """One caller of a task, while a worker on the same processors runs what is sent."""
+    tasks = build(url=stage.url)
+    tasks.noop.delay(0)
+    with worker.running(stage, worker.Shape(tasks.noop.topic)):
+        per_s, count = rate(stage.size.seconds, 1, lambda number: lambda: len([tasks.noop.delay(BODY)]))
+        wait_until_drained(stage, count + 1)
+    tasks.app.close()
+    _check(stage, count + 1)
+    return {"messages/s": per_s}
 
 
 def send_many(stage: Stage) -> dict[str, float]:

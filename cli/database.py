@@ -27,8 +27,8 @@ def migrate(names: tuple[str, ...], as_json: bool) -> None:
     must exist; the user needs CREATE, ALTER and INDEX on it besides SELECT, INSERT, UPDATE and DELETE.
     """
     from emsworker.core.extension import extension
-    from emsworker.store.engine.schema import current_version, extension_versions, put_back
-    from emsworker.store.engine.schema import migrate as apply
+    from emsworker.store import current_version, extension_versions, put_back
+    from emsworker.store import migrate as apply
 
     more = [extension(name) for name in names]
     database = open_stream().database(check_schema=False)
@@ -72,7 +72,7 @@ def check(ctx: click.Context, role: str | None, as_json: bool) -> None:
     from emsworker.admin.check import Severity
     from emsworker.admin.check import check as look
     from emsworker.core.extension import extensions
-    from emsworker.store.engine.grants import Grants
+    from emsworker.store import Grants
 
     known = Grants(extensions().values()).roles
     if role is not None and role not in known:

@@ -88,9 +88,7 @@ def _moment(stream: OpenStream, value: float | datetime | None) -> datetime | No
     """Return a time; a duration is counted back from the server's now."""
     from datetime import timedelta
 
-    from emsworker.store.engine.schema import server_now
-
-    return stream.database().call(server_now) - timedelta(seconds=value) if isinstance(value, int | float) else value
+    return stream.now() - timedelta(seconds=value) if isinstance(value, int | float) else value
 
 
 @dead.command("list")

@@ -8,7 +8,7 @@ from emsworker.console.options import common_options
 from emsworker.console.output import print_json
 from emsworker.console.streams import open_main
 from emsworker.core.extension import extensions
-from emsworker.store.engine.grants import Grants
+from emsworker.store import Grants
 
 _GRANTS = Grants(extensions().values())
 
@@ -44,7 +44,7 @@ def grants(
     """
     from emsworker.core.extension import extension
     from emsworker.core.url import DatabaseUrl
-    from emsworker.store.engine.grants import bringing
+    from emsworker.store import bringing
 
     used = {one.name: one for one in (*bringing(role), *map(extension, names))}
     name = database or DatabaseUrl.parse(open_main().url).database

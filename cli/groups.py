@@ -33,11 +33,10 @@ from .selection import below_option, read_after, selection_of, selection_options
 from .settings import change_options, create_or_get, creation_options, if_missing_option, listed, record
 
 if TYPE_CHECKING:
-    from emsworker.admin import Replay, SkipPolicy
+    from emsworker.admin import Replay, Replayed, SkipPolicy
     from emsworker.admin.group_states import GroupStatus
     from emsworker.admin.monitoring import GroupLag
     from emsworker.core.selection.filters import Filter
-    from emsworker.store.groups.replay import Replayed
 
 
 @click.group()

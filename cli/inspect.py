@@ -18,11 +18,10 @@ from emsworker.core.errors import error_line
 from emsworker.core.times import utc
 
 if TYPE_CHECKING:
+    from emsworker.admin import AuditRow, MessageHistory
     from emsworker.admin.lists import Delayed
     from emsworker.admin.monitoring import GroupTrace, Trace
     from emsworker.core.run import Progress
-    from emsworker.store.cluster.audit import AuditRow
-    from emsworker.store.inspect.trace import MessageHistory
 
 
 def _last(told: Sequence[Progress]) -> str:

@@ -177,7 +177,7 @@ _DENIED = re.compile(r"(\w+) command denied to user \S+ for (?:column '(\w+)' in
 
 def _roles_for(text: str) -> str:
     """Return which roles have the privilege that the server's refusal names, as the end of a sentence."""
-    from emsworker.store.engine.grants import Grants
+    from emsworker.store import Grants
 
     match = _DENIED.search(text)
     roles = Grants(extensions().values()).roles_with(match[1], match[3], match[2]) if match else []

@@ -103,7 +103,7 @@ def send(
     if lines:
         _send_lines(app, topic, body, reader, options, as_json)
         return
-    receipt = app.send_call(topic, content, **options)
+    receipt = app.publisher.send(topic, content, **options)
     app.close()
     print_done(asdict(receipt), _sentence(receipt, options), as_json)
 
@@ -219,7 +219,7 @@ def _send_lines(app: Ems, topic: str, body: str, reader: _Reader, options: dict[
                     text = f"{error.message} {counted(sent, 'message')} of the lines before {plural(sent, 'was')} sent."
                     raise click.UsageError(text) from None
                 outgoing = [Outgoing(topic, one, **options | {"headers": dict(options["headers"])}) for one in bodies]
-                sent += len(app.send_calls(topic, outgoing))
+                sent += len(app.publisher.publish(topic, outgoing, many=True))
                 bar.update(sum(len(line) for _, line in chunk) if length is not None else len(chunk))
     app.close()
     print_done({"topic": topic, "sent": sent}, f"Sent {counted(sent, 'message')} to {topic}.", as_json)

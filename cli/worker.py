@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from emsworker.observe.http import Route
-    from emsworker.store.engine.database import Database
+    from emsworker.store import Database
     from emsworker.worker.app_inspection import AppInspection
     from emsworker.worker.child_spec import ChildSpec
     from emsworker.worker.supervisor import Supervisor
@@ -227,7 +227,7 @@ def _databases(stream: OpenStream) -> dict[str, Database]:
 
 
 def _open(stream: OpenStream, url: str) -> Database:
-    from emsworker.store.engine.database import Database
+    from emsworker.store import Database
 
     return Database(url, stream.settings.connect_timeout_s, _CALL_TIMEOUT_S)
 
@@ -422,9 +422,8 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
     from emsworker.core.errors import AccessDenied
     from emsworker.core.process.outage import Outage
     from emsworker.observe.logs import configure_logging
-    from emsworker.store.engine.schema import server_facts
     from emsworker.worker.banner import log_beat
-    from emsworker.worker.preflight import BEAT, check_streams
+    from emsworker.worker.preflight import BEAT, check_streams, server_product
     from emsworker.worker.probes import beat_routes
 
     claim_role("beat")
@@ -434,7 +433,7 @@ def beat(ctx: click.Context, http: tuple[str, int] | None, log_level: str, log_f
         checked = list(check_streams(wanted_servers(stream), stream.settings, BEAT).values())
     except AccessDenied as error:
         raise WrongUsage([str(error)]) from None
-    server = checked[0].call(server_facts).product
+    server = server_product(checked[0])
     for one in checked:
         one.thread_session().close()
     log_beat(stream.settings, server)

@@ -2,74 +2,47 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from emsworker.broker.mysql import MysqlBroker
-from emsworker.broker.placed import PlacedBroker
+from emsworker.broker.placed import open_broker
 from emsworker.broker.port import Broker
 from emsworker.core.config import Settings
-from emsworker.core.errors import ConfigError, InvalidName, Problem, TopicRuleError
 from emsworker.core.extension import load
 from emsworker.core.ids import check_name
-from emsworker.core.model import Message, NewMessage, Receipt
-from emsworker.core.options import refuse_reserved, refuse_unknown
+from emsworker.core.model import Message, R, Receipt
+from emsworker.core.options import refuse_unknown
 from emsworker.core.process.forks import fork_blocked
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.selection.filters import EVERYTHING, Filter
 from emsworker.core.times import in_utc
-from emsworker.publish.gathered import GatheredSends
-from emsworker.publish.outgoing import MESSAGE_OPTIONS, Outgoing, SendOptions
+from emsworker.publish.outgoing import Outgoing, SendOptions, checked, checked_many
 from emsworker.publish.transaction import OutboxTransaction, Transaction
-from emsworker.tasks.decorators import (
-    BoundDecorator,
-    BoundTransactionalDecorator,
-    TaskDecorator,
-    TransactionalDecorator,
-)
+from emsworker.tasks import decorators as typed
+from emsworker.tasks.calls import CALLED_WITH, CallOptions, CallTarget, call_body, prepare_call
+from emsworker.tasks.handler import Subscription
 from emsworker.tasks.idempotency import Once
-from emsworker.tasks.middleware import Middleware, OpenBrackets, PublishBracket, check_middleware, hooks
-from emsworker.tasks.options import HandlerKeywords, TaskKeywords
+from emsworker.tasks.middleware import Middleware, check_middleware
+from emsworker.tasks.options import TaskKeywords
 from emsworker.tasks.periodic import make_periodic
+from emsworker.tasks.publisher import Publisher
 from emsworker.tasks.registry import Function, Registry
-from emsworker.tasks.results import AsyncResult, CallReceipt, ResultSet, uids_of
+from emsworker.tasks.results import AsyncResult, ResultSet, results_of
 from emsworker.tasks.schedules import AppSchedules
-from emsworker.tasks.task import (
-    CALLED_WITH,
-    CallOptions,
-    CallTarget,
-    CoroutineTask,
-    GivenTask,
-    Subscription,
-    Task,
-    call_body,
-    check_function,
-    full_name,
-    prepare_call,
-)
+from emsworker.tasks.task import CoroutineTask, Task
 
 if TYPE_CHECKING:
     from emsworker.consume.pull import PullConsumer
-    from emsworker.flows import FlowHandle
-    from emsworker.flows.decorators import FlowDecorator
-    from emsworker.flows.flow import AsyncFlow, Flow
-    from emsworker.flows.task import FlowTask
+    from emsworker.flows import AsyncFlow, Flow, FlowDecorator, FlowHandle, FlowTask
     from emsworker.testing import TestApp
 
-_TIMES = ("countdown", "eta", "delay")
 _FLOWS = "emsworker.flows.declaring"  # an extension: loaded when it is used
 
-log = logging.getLogger(__name__)
-
 P = ParamSpec("P")
-R = TypeVar("R")
-Sent = TypeVar("Sent")
 AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
@@ -84,6 +57,8 @@ class Ems:
 
     Attributes:
         registry: what the app has declared.
+        publisher: the way of its messages to the broker.
+        streams: the broker, in memory only within :meth:`test`: it knows the servers, and the topics on each.
 
     Raises:
         ConfigError: naming every wrong setting.
@@ -93,12 +68,12 @@ class Ems:
         self, name: str = "app", *, middleware: Iterable[Middleware] = (), config: str | None = None, **settings: Any
     ) -> None:
         self.name = check_name("app", name)
-        self.middleware: tuple[Middleware, ...] = ()
-        self.add_middleware(*middleware)
         self.settings = Settings.load(config, **settings)
         self.registry = Registry(self.settings)
-        self._broker: Broker = self._open_broker()
-        self._gathered = GatheredSends(self._encode_one, lambda topic, messages: self.broker.send(topic, messages))
+        self.publisher = Publisher(self.settings, lambda: self.broker)
+        self.middleware: tuple[Middleware, ...] = ()
+        self.add_middleware(*middleware)
+        self.streams: Broker = open_broker(self.settings, self.registry.topic_settings)
         self._becomes_eager = self.settings.eager
 
     def add_middleware(self, *middleware: Middleware) -> None:
@@ -109,9 +84,7 @@ class Ems:
         """
         check_middleware(middleware)
         self.middleware += middleware
-        self._around_publish = hooks(self.middleware, "around_publish")
-        self._before_publish = hooks(self.middleware, "before_publish")
-        self._after_publish = hooks(self.middleware, "after_publish")
+        self.publisher.use(self.middleware)
 
     def reconfigure(self, **changes: Any) -> None:
         """Change settings of an app that has not been used yet, as `ems worker --url` does.
@@ -119,9 +92,9 @@ class Ems:
         Raises:
             ConfigError: a setting is unknown or wrong.
         """
-        self.settings = self.registry.settings = replace(self.settings, **changes)
+        self.settings = self.registry.settings = self.publisher.settings = replace(self.settings, **changes)
         self.close()
-        self._broker = self._open_broker()
+        self.streams = open_broker(self.settings, self.registry.topic_settings)
 
     def bind_to_server(self, server: str) -> None:
         """Consume from one of several servers: :attr:`stream` and :meth:`transaction` are there from now on.
@@ -129,15 +102,8 @@ class Ems:
         Raises:
             ConfigError: the setting `servers` names no such server.
         """
-        self.close()
-        self._broker = self._open_broker()
-        self._broker.live_on(server)
-
-    def _open_broker(self) -> Broker:
-        settings_of = self.registry.topic_settings
-        if self.settings.servers:
-            return PlacedBroker(self.settings, settings_of)
-        return MysqlBroker(self.settings, settings_of)
+        self.reconfigure()
+        self.streams.live_on(server)
 
     # -- declaring -----------------------------------------------------------------------------------------------------
 
@@ -146,69 +112,23 @@ class Ems:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(  # type: ignore[overload-overlap]
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[False] = False,
-        transactional: Literal[False] = False,
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> TaskDecorator: ...
+    def task(self, function: None = None, /, **options: Unpack[typed.PlainKeywords]) -> typed.TaskDecorator: ...  # type: ignore[overload-overlap]
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[typed.BoundKeywords]) -> typed.BoundDecorator: ...
     @overload
     def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[True],
-        transactional: Literal[False] = False,
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> BoundDecorator: ...
+        self, function: None = None, /, **options: Unpack[typed.TransactionalKeywords]
+    ) -> typed.TransactionalDecorator: ...
     @overload
     def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[False] = False,
-        transactional: Literal[True],
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> TransactionalDecorator: ...
+        self, function: None = None, /, **options: Unpack[typed.BoundTransactionalKeywords]
+    ) -> typed.BoundTransactionalDecorator: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[typed.BatchKeywords]) -> typed.BatchDecorator: ...
     @overload
     def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        bind: Literal[True],
-        transactional: Literal[True],
-        batch: Literal[0] = 0,
-        **options: Unpack[TaskKeywords],
-    ) -> BoundTransactionalDecorator: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        transactional: Literal[False] = False,
-        batch: int,
-        **options: Unpack[TaskKeywords],
-    ) -> Callable[[Callable[[list[Message]], Any]], GivenTask[..., None]]: ...
-    @overload
-    def task(
-        self,
-        function: None = None,
-        /,
-        *,
-        transactional: Literal[True],
-        batch: int,
-        **options: Unpack[TaskKeywords],
-    ) -> Callable[[Callable[[Transaction, list[Message]], Any]], GivenTask[..., None]]: ...
+        self, function: None = None, /, **options: Unpack[typed.TransactionalBatchKeywords]
+    ) -> typed.TransactionalBatchDecorator: ...
     def task(
         self,
         function: Function | None = None,
@@ -238,73 +158,25 @@ class Ems:
         """
 
         def declare(function: Function) -> Task:
-            check_function("task", function)
-            checked = self.registry.options(options)
-            given = bind or checked.transactional or checked.batch
-            kind = GivenTask if given else CoroutineTask if iscoroutinefunction(function) else Task
-            task: Task = kind(
-                self,
-                function,
-                check_name("task", name or full_name(function)),
-                checked,
-                topic=topic or self.settings.topic,
-                group=self.registry.group_for(group, checked),
-                bind=bind,
-            )
-            self.registry.add_task(task, order)
-            return task
+            return self.registry.declare_task(self, function, name, topic, group, order, options, bind=bind)
 
         return declare if function is None else declare(function)
 
     @overload
     def subscribe(  # type: ignore[overload-overlap]
-        self,
-        topic: str,
-        group: str | None = None,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        broadcast: bool = False,
-        name: str | None = None,
-        transactional: Literal[False] = False,
-        batch: Literal[0] = 0,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str | None = None, **options: Unpack[typed.SubscriberKeywords]
     ) -> Callable[[Callable[[Message], Any]], Subscription]: ...
     @overload
     def subscribe(  # type: ignore[overload-overlap]
-        self,
-        topic: str,
-        group: str,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        transactional: Literal[True],
-        batch: Literal[0] = 0,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str, **options: Unpack[typed.TransactionalSubscriberKeywords]
     ) -> Callable[[Callable[[Transaction, Message], Any]], Subscription]: ...
     @overload
     def subscribe(
-        self,
-        topic: str,
-        group: str,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        transactional: Literal[False] = False,
-        batch: int,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str, **options: Unpack[typed.BatchSubscriberKeywords]
     ) -> Callable[[Callable[[list[Message]], Any]], Subscription]: ...
     @overload
     def subscribe(
-        self,
-        topic: str,
-        group: str,
-        *,
-        filter: Filter = EVERYTHING,
-        order: str | None = None,
-        transactional: Literal[True],
-        batch: int,
-        **options: Unpack[HandlerKeywords],
+        self, topic: str, group: str, **options: Unpack[typed.TransactionalBatchSubscriberKeywords]
     ) -> Callable[[Callable[[Transaction, list[Message]], Any]], Subscription]: ...
     def subscribe(
         self,
@@ -333,16 +205,7 @@ class Ems:
         Raises:
             ConfigError: an option is unknown or wrong, or the group has a handler already.
         """
-        wanted: Any = filter
-        if not isinstance(wanted, Filter):
-            raise ConfigError([Problem("filter", repr(wanted), "must be a Filter, like Filter(tags=['new'])")])
-        if broadcast:
-            self.registry.check_broadcast(topic, group, options if order is None else options | {"order": order})
-            return lambda function: self.registry.add_broadcast(function, topic, name, filter, options)
-        if group is None or name is not None:
-            fix = "name a group, or say broadcast=True (only that has a name=)"
-            raise ConfigError([Problem("subscribe", repr(topic), fix)])
-        return lambda function: self.registry.add_subscription(function, topic, group, filter, order, options)
+        return self.registry.subscriber(topic, group, filter, order, options, broadcast=broadcast, name=name)
 
     def periodic(
         self,
@@ -447,7 +310,7 @@ class Ems:
                 written.
             PublishTimeout: no confirmation in time; send again with the same ``uid`` to be sure of exactly one.
         """
-        return self._publish(topic, [_checked(topic, body, options)], transaction)[0]
+        return self.publisher.publish(topic, [checked(topic, body, options)], transaction)[0]
 
     def send_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -463,17 +326,7 @@ class Ems:
         Raises:
             as :meth:`send`; every body is checked before the first is sent.
         """
-        refuse_unknown("send_many()", options, MESSAGE_OPTIONS)
-        refuse_reserved(options.get("headers"))
-        if isinstance(bodies, str | bytes | Mapping) or not isinstance(bodies, Iterable):
-            fix = "must be a list of bodies, or another iterable of them; send() sends a single one"
-            raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", fix)])
-        outgoing = [*_outgoing(topic, list(bodies), options)]
-        for item in outgoing:
-            refuse_reserved(item.headers)
-            if item.topic != topic:
-                raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
-        return self._publish(topic, outgoing, transaction, many=True)
+        return self.publisher.publish(topic, checked_many(topic, bodies, options), transaction, many=True)
 
     def send_task(
         self,
@@ -505,10 +358,10 @@ class Ems:
         if task is not None:
             return task.apply_async(args, kwargs, **options)
         transaction, topic = options.pop("transaction", None), options.pop("topic", None) or self.settings.topic
-        expires, task_id = options.pop("expires", None), options.pop("task_id", None)
         target = CallTarget(name, topic, check_name("group", group or self.settings.group))
-        call = prepare_call(self, target, call_body(name, args, kwargs), expires, task_id, options)
-        return self.send_prepared(call, transaction)
+        at = options.pop("expires", None), options.pop("task_id", None)
+        call = prepare_call(target, call_body(name, args, kwargs), *at, options, self.server_time)
+        return self.publisher.publish(topic, [call], transaction)[0]
 
     async def asend_task(
         self,
@@ -527,38 +380,7 @@ class Ems:
 
         task = self.registry.declared_task(name, options.get("topic"), group)
         topic = options.get("topic") or (self.settings.topic if task is None else task.topic)
-        return await self.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
-
-    def send_call(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message whose headers may be reserved, as those of a task's call are; see :meth:`send`."""
-        return self.send_prepared(Outgoing(topic, body, **options), transaction)
-
-    def send_prepared(self, outgoing: Outgoing, transaction: Any = None) -> Receipt:
-        """Send one message that :meth:`Task.prepare` has made."""
-        return self._publish(outgoing.topic, [outgoing], transaction)[0]
-
-    def _publish(self, topic: str, outgoing: list[Outgoing], transaction: Any, *, many: bool = False) -> list[Receipt]:
-        if not self._around_publish:
-            return self._publish_within(topic, outgoing, transaction)
-        publish = PublishBracket(topic, outgoing, many, transaction is not None)
-        with OpenBrackets(self._around_publish, publish) as brackets:
-            brackets.open()
-            publish.receipts = receipts = self._publish_within(topic, outgoing, transaction)
-        return receipts
-
-    def _publish_within(self, topic: str, outgoing: list[Outgoing], transaction: Any) -> list[Receipt]:
-        """Send inside the brackets, with the hooks."""
-        receipts = self.broker.send(topic, self._encode(outgoing), transaction)
-        if self._after_publish:
-            self._note_sent(zip(outgoing, receipts, strict=True), transaction)
-        return receipts
-
-    def _note_sent(self, sent: Iterable[tuple[Outgoing, Receipt]], transaction: Any) -> None:
-        """Call the hooks for what was sent, or keep it until its transaction is committed, if that is one of ours."""
-        if transaction is None:
-            self.after_commit(sent)
-        elif isinstance(transaction, OutboxTransaction):
-            transaction.sent += sent
+        return await self.publisher.in_pool(f"a call of {name}", topic, send, options.get("transaction"))
 
     async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Send one message from a coroutine, and return after its commit; the event loop is never blocked.
@@ -576,26 +398,11 @@ class Ems:
                 of these ends with its coroutine, and its transaction decides about the message.
         """
         name = f"a send to {topic}"
-        if self.gathers(transaction):
-            return await self.send_gathered(name, lambda: _checked(topic, body, options))
-
-        def send(transaction: Any) -> Receipt:
-            return self.send(topic, body, transaction=transaction, **options)
-
-        return await self.in_pool(name, topic, send, transaction)
-
-    def gathers(self, transaction: Any) -> bool:
-        """Return whether a send of a coroutine may share a commit with others: no transaction or middleware has it."""
-        hooks = self._around_publish or self._before_publish or self._after_publish
-        return transaction is None and not hooks and not self.pool.is_empty
-
-    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt:
-        """Send what ``prepare`` returns, together with what other coroutines send; see :meth:`gathers`.
-
-        Args:
-            name: of the send, for a warning.
-        """
-        return await self._gathered.send(self.pool, prepare, name)
+        if self.publisher.gathers(transaction):
+            return await self.publisher.send_gathered(name, lambda: checked(topic, body, options))
+        return await self.publisher.in_pool(
+            name, topic, lambda tx: self.send(topic, body, transaction=tx, **options), transaction
+        )
 
     async def asend_many(
         self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
@@ -604,47 +411,15 @@ class Ems:
 
         Those of one statement are sent together or not at all.
         """
-
-        def send(transaction: Any) -> list[Receipt]:
-            return self.send_many(topic, bodies, transaction=transaction, **options)
-
-        return await self.in_pool(f"a send to {topic}", topic, send, transaction)
-
-    async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
-        """Run a send, which gets the transaction, by a thread of the pool.
-
-        With an asynchronous connection of SQLAlchemy it runs in the coroutine itself, whose driver awaits.
-
-        Args:
-            name: of the send, for a warning.
-            topic: that it sends to.
-        """
-        if not hasattr(transaction, "run_sync"):
-            return await self.pool.run(partial(send, transaction), name)
-        await self.pool.run(partial(self.broker.prepare, topic))
-        sent: Sent = await transaction.run_sync(send)
-        return sent
+        name = f"a send to {topic}"
+        return await self.publisher.in_pool(
+            name, topic, lambda tx: self.send_many(topic, bodies, transaction=tx, **options), transaction
+        )
 
     @property
     def pool(self) -> ThreadPool:
         """The threads on which coroutines send: ``await app.pool.run(call)`` runs another call that blocks."""
         return self.broker.pool
-
-    def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt]:
-        """Send many messages whose headers may be reserved; see :meth:`send_many`."""
-        return self._publish(topic, outgoing, transaction, many=True)
-
-    def _encode(self, outgoing: list[Outgoing]) -> list[NewMessage]:
-        """Return messages as they are stored; mistakes are refused before the broker may create a topic."""
-        for hook in self._before_publish:
-            for item in outgoing:
-                hook(item)
-        if not self.settings.publishing:
-            raise TopicRuleError("publishing is switched off here (setting 'publishing'); nothing was sent")
-        return [item.encode(self.settings) for item in outgoing]
-
-    def _encode_one(self, outgoing: Outgoing) -> NewMessage:
-        return self._encode([outgoing])[0]
 
     def transaction(self, *, server: str | None = None) -> AbstractContextManager[OutboxTransaction]:
         """Return a transaction in the stream's database, for SQL and messages that are committed together.
@@ -659,16 +434,11 @@ class Ems:
             ConfigError: the setting `servers` names no such server.
             StoreUnavailable: the connection was lost in COMMIT, and it is not known if it was committed.
         """
-        return self.broker.transaction(self) if server is None else self.server(server).transaction(self)
+        return self.broker.transaction(self) if server is None else self.streams.server(server).transaction(self)
 
     def after_commit(self, sent: Iterable[tuple[Outgoing, Receipt]]) -> None:
-        """Call the ``after_publish`` hooks for committed messages; an error of theirs is logged: the send is done."""
-        for item, receipt in sent:
-            for hook in self._after_publish:
-                try:
-                    hook(item, receipt)
-                except Exception:
-                    log.exception("a hook failed after a message was sent to %s", item.topic)
+        """Call the ``after_publish`` hooks for messages of a transaction that is committed."""
+        self.publisher.after_commit(sent)
 
     def server_time(self, when: float | datetime) -> datetime:
         """Return a time, or a number of seconds from the server's now, as a time in UTC."""
@@ -717,17 +487,7 @@ class Ems:
 
         An id alone is looked for in all topics that the app has tasks on.
         """
-        messages = list(messages)
-        topics = {message.topic for message in messages if isinstance(message, Receipt)}
-        if not all(isinstance(message, Receipt) for message in messages):
-            topics |= {self.settings.topic, *(route.topic for route in self.registry.routes.values())}
-        broker, uids = self.broker, uids_of(messages)
-        builds = {
-            uid: task.build_result
-            for uid, message in zip(uids, messages, strict=True)
-            if isinstance(message, CallReceipt) and (task := self.registry.find_task(*message.task)) is not None
-        }
-        return ResultSet(uids, broker.results(sorted(topics), group), broker.pool, builds)
+        return results_of(self.broker, [*messages], self.registry.topics, group, self.registry.find_task)
 
     def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
         """A guard around an effect: ``with app.once(key) as first: if first: ...``; see :class:`Once`.
@@ -741,11 +501,7 @@ class Ems:
             ConfigError: the backend is unknown, there is no Redis, or an option is unknown or wrong.
             InvalidName: the key is empty, too long, or neither text nor bytes.
         """
-        refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
-        keys = self.broker.keys(backend)
-        if keys is None:
-            raise ConfigError([Problem("backend", repr(backend), "must be mysql, or redis with the setting redis_url")])
-        return Once(keys, key, **options)
+        return Once.of(self.broker, key, backend, options)
 
     @property
     def schedules(self) -> AppSchedules:
@@ -759,11 +515,7 @@ class Ems:
         """The stream in MySQL; within :meth:`test`, and with the setting ``eager``, one in memory."""
         if self._becomes_eager:
             self.test(eager=True).start()
-        return self._broker
-
-    @broker.setter
-    def broker(self, broker: Broker) -> None:
-        self._broker = broker
+        return self.streams
 
     @property
     def stream(self) -> MysqlBroker:
@@ -772,36 +524,7 @@ class Ems:
         Raises:
             EmsError: the app runs in memory.
         """
-        return self._broker.home
-
-    @property
-    def servers(self) -> Mapping[str, MysqlBroker]:
-        """The stream on each server by its name, the main one first; only that one without the setting `servers`."""
-        return self._broker.servers
-
-    def server(self, name: str) -> MysqlBroker:
-        """The stream on a server.
-
-        Raises:
-            ConfigError: the setting `servers` names no such server.
-        """
-        return self._broker.server(name)
-
-    def server_of(self, topic: str) -> str:
-        """The name of the server that keeps a topic.
-
-        Raises:
-            UnknownTopic, InvalidName: there is no such topic, and it may not be created.
-        """
-        return self._broker.locate(topic)[-1]
-
-    def stream_of(self, topic: str) -> MysqlBroker:
-        """The stream on the server that keeps a topic.
-
-        Raises:
-            UnknownTopic, InvalidName: there is no such topic, and it may not be created.
-        """
-        return self._broker.kept_by(topic)
+        return self.streams.home
 
     def test(self, **options: Any) -> TestApp:
         """Run the app in memory, without any server; see :class:`emsworker.testing.TestApp`."""
@@ -815,9 +538,9 @@ class Ems:
 
         Sends of coroutines that have begun are waited for, those that wait for their turn are cancelled.
         """
-        self._gathered.close()
-        self._broker.close()
-        self._gathered.close()  # what came meanwhile, whose thread was dropped
+        self.publisher.cancel_waiting()
+        self.streams.close()
+        self.publisher.cancel_waiting()  # what came meanwhile, whose thread was dropped
 
     async def aclose(self) -> None:
         """Close the connections from a coroutine; see :meth:`close`."""
@@ -855,7 +578,7 @@ class Ems:
             from emsworker.consume.pull import PullConsumer
 
         return PullConsumer(
-            self.stream_of(topic),
+            self.streams.kept_by(topic),
             self.name,
             topic,
             group,
@@ -868,22 +591,3 @@ class Ems:
 
     def __repr__(self) -> str:
         return f"<Ems {self.name}>"
-
-
-def _checked(topic: str, body: Any, options: SendOptions) -> Outgoing:
-    if options:
-        refuse_unknown("send()", options, MESSAGE_OPTIONS)
-        refuse_reserved(options.get("headers"))
-    return Outgoing(topic, body, **options)
-
-
-def _outgoing(topic: str, bodies: list[Any], options: Mapping[str, Any]) -> Iterator[Outgoing]:
-    own = any(isinstance(body, Outgoing) for body in bodies)
-    if own and (theirs := [name for name in options if name not in _TIMES]):
-        fix = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
-        raise ConfigError([Problem(name, repr(options[name]), fix) for name in theirs])
-    for body in bodies:
-        if isinstance(body, Outgoing):
-            yield replace(body, **options) if options else body
-        else:
-            yield Outgoing(topic, body, **options)

@@ -110,14 +110,16 @@ def _run(options: Options) -> int:
             max_attempts=_MAX_ATTEMPTS,
         )
         with closing(app), ExitStack() as stack:
-            for server in app.servers.values():
+            for server in app.streams.servers.values():
                 StoreDatabase(server.url).call(lambda session: migrate(session, extensions().values()))
-            connections = [stack.enter_context(closing(tables.connect(server.url))) for server in app.servers.values()]
+            connections = [
+                stack.enter_context(closing(tables.connect(server.url))) for server in app.streams.servers.values()
+            ]
             stack.enter_context(_dashboard(options, environment, folder))
             tables.create(connections)
             prepare(app)
             if options.servers > 1:
-                click.echo(f"placed: {', '.join(f'{name} on {app.server_of(name)}' for name in PARTITIONS)}")
+                click.echo(f"placed: {', '.join(f'{name} on {app.streams.locate(name)[-1]}' for name in PARTITIONS)}")
             click.echo(f"the stream is set up and running after {time.monotonic() - began:.1f} s")
             wrong = _demonstrate(app, connections, options, environment, folder)
     for line in wrong[:_SHOWN]:

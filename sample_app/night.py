@@ -30,7 +30,7 @@ def bring_forward(app: Ems) -> datetime:
     """
     slot = app.server_time(_AHEAD_S).replace(microsecond=0)
     app.periodic(f"{slot.second} {slot.minute} {slot.hour} * * *", name=NIGHTLY_NAME)(summarize)
-    declare_schedules(app.stream_of(REPORTS), app.settings, app.registry.schedules.values())
+    declare_schedules(app.streams.kept_by(REPORTS), app.settings, app.registry.schedules.values())
     return slot
 
 

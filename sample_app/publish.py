@@ -25,10 +25,10 @@ def prepare(app: Ems) -> None:
     servers = parse_servers(app.settings.servers)
     topics: list[dict[str, Any]] = [{"name": name, "partitions": count} for name, count in PARTITIONS.items()]
     for topic in (*topics, {"name": CONFIG, "kind": TopicKind.BROADCAST}):
-        where = app.server(place(topic["name"], servers)).database
+        where = app.streams.server(place(topic["name"], servers)).database
         where.call(partial(create_topic, retention_s=KEEP_S, **topic))
     for route in sample.registry.routes.values():
-        catalog = app.stream_of(route.topic).catalog
+        catalog = app.streams.kept_by(route.topic).catalog
         catalog.group(catalog.topic(route.topic), route.group, route.filter, route.order)
 
 

@@ -73,6 +73,15 @@ class Library:
                 found[name] |= self._targets(node, name) - {name}
         return found
 
+    def imports_of_types(self) -> dict[str, set[str]]:
+        """Return the modules that each module imports for type checkers alone."""
+        found: dict[str, set[str]] = {}
+        for name, tree in self.trees.items():
+            blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _is_for_types(node)]
+            inner = [node for block in blocks for part in block.body for node in ast.walk(part)]
+            found[name] = {target for node in inner for target in self._targets(node, name)}
+        return found
+
     def _targets(self, node: ast.AST, importer: str) -> set[str]:
         """Return the modules of an import; a package only if it imports more of it than modules."""
         if isinstance(node, ast.Import):
@@ -83,6 +92,10 @@ class Library:
         base = ".".join(part for part in (package, node.module or "") if part)
         inner = {f"{base}.{alias.name}" for alias in node.names}
         return (inner if inner <= self.trees.keys() else inner | {base}) & self.trees.keys()
+
+
+def _is_for_types(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def _module_of(path: Path) -> str:
@@ -155,7 +168,10 @@ def proportions(library: Library) -> dict[str, int]:
             used[_neighbour(importer)].add(target)
     found = {"core: modules": modules[""], "core: lines": lines[""]}
     found["core: imports past the broker"] = sum(_goes_past_the_broker(*pair) for pair in pairs)
-    found["core: imports of a neighbour"] = sum(not _neighbour(one) and bool(_neighbour(other)) for one, other in pairs)
+    types = {(importer, target) for importer, targets in library.imports_of_types().items() for target in targets}
+    neighbours = {(one, other) for one, other in pairs if not _neighbour(one) and _neighbour(other)}
+    found["core: imports of a neighbour"] = len(neighbours - types)
+    found["core: imports of a neighbour's types"] = len(neighbours & types)
     for name in sorted(set(_NEIGHBOURS.values())):
         found[f"{name}: modules"], found[f"{name}: lines"] = modules[name], lines[name]
         found[f"{name}: modules of the core that it uses"] = len(used[name])

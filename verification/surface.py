@@ -1,4 +1,4 @@
-"""What a version promises, as items that are recorded: public names, settings, commands, tables, metrics and hooks.
+"""What a version promises, as recorded items: public names, settings, commands, tables, metrics, log fields, hooks.
 
 ``python -m verification.surface`` compares them with the record, and ``--record`` writes that anew. An item that is
 gone or has another form breaks programs that are there, and so does a new one that must be given; a new one that need
@@ -44,7 +44,7 @@ REQUIRED = "must be given"
 
 def items() -> dict[str, str]:
     """Return every item with its form."""
-    parts = (_names(), _settings(), _commands(), _tables(), _roles(), _metrics(), _hooks())
+    parts = (_names(), _settings(), _commands(), _tables(), _roles(), _metrics(), _log_fields(), _hooks())
     return dict(sorted(item for part in parts for item in part))
 
 
@@ -183,6 +183,15 @@ def _metrics() -> Iterator[tuple[str, str]]:
         if isinstance(metric, MetricWrapperBase):
             (described,) = metric.describe()
             yield f"metric: {described.name}", f"{described.type} by {', '.join(metric._labelnames) or 'nothing'}"
+
+
+def _log_fields() -> Iterator[tuple[str, str]]:
+    """Yield the fields of a line in JSON, from the table of the page about logs."""
+    page = (ROOT / "docs" / "how-to" / "logs.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("| field | meaning |\n| --- | --- |\n")
+    for row in table.partition("\n\n")[0].splitlines():
+        names = row.split(" | ")[0]
+        yield from ((f"log field: {name}", "a field") for name in re.findall(r"`(\w+)`", names))
 
 
 def _hooks() -> Iterator[tuple[str, str]]:

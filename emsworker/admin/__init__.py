@@ -9,11 +9,15 @@ from emsworker.admin.replay import Replay
 from emsworker.admin.selection import Selection
 from emsworker.admin.stream import Admin
 from emsworker.core.partitioner import MAX_PARTITIONS
+from emsworker.store.cluster.audit import AuditRow
+from emsworker.store.groups.replay import Replayed
 from emsworker.store.groups.skipping import Skip, SkipPolicy
+from emsworker.store.inspect.trace import MessageHistory
 
 __all__ = [
     "MAX_PARTITIONS",
     "Admin",
+    "AuditRow",
     "Backlogs",
     "DeadClass",
     "DeadEntry",
@@ -23,9 +27,11 @@ __all__ = [
     "DeadRef",
     "Listing",
     "Lists",
+    "MessageHistory",
     "Messages",
     "Page",
     "Replay",
+    "Replayed",
     "Selection",
     "Skip",
     "SkipPolicy",

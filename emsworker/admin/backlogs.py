@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Group
 from emsworker.core.options import problems_in, raise_problems
+from emsworker.store import topics
 from emsworker.store.engine.database import Database
+from emsworker.store.engine.session import Session
 from emsworker.store.groups import cursors
 from emsworker.store.groups import skipping as store
 from emsworker.store.groups.skipping import Skip, SkipPolicy
@@ -75,6 +77,20 @@ class Backlogs:
                 fix = f"topic {topic!r} has no lower level; `ems topics change {topic} --priorities 10` gives it levels"
                 raise ConfigError([Problem("below_priority", str(policy.below_priority), fix)])
         return one
+
+
+def ruled_groups(session: Session) -> Iterator[tuple[str, Group, SkipPolicy]]:
+    """Yield each group that has a skip policy, with the name of its topic; not one that an operator has paused."""
+    policies = store.list_policies(session)
+    for group in topics.list_groups(session) if policies else ():
+        if group.id in policies and not group.paused:
+            topic, policy = policies[group.id]
+            yield topic, group, policy
+
+
+def apply_policy(session: Session, group: Group, policy: SkipPolicy) -> list[Skip]:
+    """Skip what the policy of a group selects now; returns the skip of each partition."""
+    return store.make_skips(session, group, store.plan_skips(session, group, policy), policy)
 
 
 def _problems(policy: SkipPolicy) -> list[Problem]:

@@ -29,7 +29,7 @@ from emsworker.core.errors import (
 )
 from emsworker.core.model import Group, Topic, TopicKind
 from emsworker.core.process.clock import ticks
-from emsworker.core.servers import check_apart
+from emsworker.core.servers import check_apart, later_servers
 from emsworker.core.settings import settings_of
 from emsworker.store.cluster import alarms, clients, schedules
 from emsworker.store.engine.database import Database
@@ -92,7 +92,7 @@ class TopicMove:
 
     def __init__(self, app: Ems, topic: str, target: str) -> None:
         self._app, self._topic, self._target = app, topic, target
-        app.server(target)
+        app.streams.server(target)
         self._databases: dict[str, Database] = {}  # of the servers that have answered in this run
         self._away: dict[str, EmsError] = {}
 
@@ -158,7 +158,7 @@ class TopicMove:
         answers = {name: answer for name, answer in found.items() if not isinstance(answer, EmsError)}
         check_apart({name: stream for name, (stream, _) in answers.items()})
         rows = {name: row for name, (_, row) in answers.items()}
-        self._databases = {name: self._app.server(name).database for name in rows}
+        self._databases = {name: self._app.streams.server(name).database for name in rows}
         return rows
 
     @property
@@ -204,7 +204,7 @@ class TopicMove:
         here, there = rows[source], rows[self._target]
         if here is None or there is None:
             return
-        later = [name for name in forwards.later(here.former, self._target) if name in self._away]
+        later = [name for name in later_servers(here.former, self._target) if name in self._away]
         waits: bool = self._to.call(partial(forwards.is_any_waiting, topic_id=there.id))
         if later and waits:
             raise StoreUnavailable(
@@ -357,7 +357,7 @@ class TopicMove:
     def _drop_forwarded(self, there: Topic, there_last: int, former: Sequence[str]) -> None:
         """Delete from the outbox of the new server what one that had the topic later has accepted: it has a copy."""
         waiting = self._to.call(lambda session: forwards.list_waiting(session, there.id))
-        for name in forwards.later(former, self._target):
+        for name in later_servers(former, self._target):
             row = self._row(self._databases[name]) if name in self._databases else None
             if row is None:
                 continue

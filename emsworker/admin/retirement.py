@@ -77,13 +77,13 @@ class Retirement:
     """
 
     def __init__(self, app: Ems, name: str, to: str | None = None) -> None:
-        app.server(name)
+        app.streams.server(name)
         self._placement = parse_servers(app.settings.servers)
         if name == MAIN:
             fix = "is the server of EMS_URL, on which the keys of app.once() are; it cannot be retired"
             raise ConfigError([Problem("server", repr(name), fix)])
         if to is not None:
-            app.server(to)
+            app.streams.server(to)
         if to == name:
             raise ConfigError([Problem("to", repr(to), "is the server that is to be retired; name another one")])
         patterns = next(one.patterns for one in self._placement if one.name == name)

@@ -16,8 +16,8 @@ from emsworker.publish.outgoing import Outgoing
 from emsworker.store.cluster import schedules as store
 from emsworker.store.cluster.user_schedules import find_handlers
 from emsworker.store.engine.database import Database
+from emsworker.tasks.calls import call_body
 from emsworker.tasks.schedules import When, change_arguments, declare_call
-from emsworker.tasks.task import call_body
 
 
 class Schedules:

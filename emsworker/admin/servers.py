@@ -56,7 +56,7 @@ class Servers:
 def quick_databases(app: Ems) -> dict[str, Database]:
     """Return the databases of an app's servers by name, which give up a server that does not answer within seconds."""
     wait_s = min(_ASK_S, app.settings.connect_timeout_s)
-    return {name: Database(impatient(one.url, _ASK_S), wait_s, _ASK_S) for name, one in app.servers.items()}
+    return {name: Database(impatient(one.url, _ASK_S), wait_s, _ASK_S) for name, one in app.streams.servers.items()}
 
 
 def _settled(future: Future[Any], until: float, timeout_s: float) -> Any:

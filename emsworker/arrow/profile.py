@@ -61,7 +61,7 @@ def open_database(profile: str | None, server: str = MAIN) -> Iterator[Database]
     Raises:
         SchemaMissing, AccessDenied, StoreUnavailable: the database cannot be used.
     """
-    checked = open_stream(profile).server(server).database
+    checked = open_stream(profile).streams.server(server).database
     checked.thread_session().close()  # it has checked the version; else it would stay until Python collects it
     with closing_session(checked.with_one_session()) as database:
         yield database

@@ -1,7 +1,7 @@
-"""Beat services that delete what has expired.
+"""Beat services that delete what has expired, and correct times of what would expire too late.
 
 These are clients, keys, results, progress reports, notices, cancels, slots, holds, refused rows of ``ems_publish``,
-and old rows of the audit.
+and old rows of the audit. Times in the future were written while the server's clock was ahead of the time.
 """
 
 from __future__ import annotations
@@ -12,19 +12,31 @@ from emsworker.core.config import Settings
 from emsworker.core.counted import counted
 from emsworker.core.durations import format_duration
 from emsworker.store import Session
-from emsworker.store.cluster import audit, clients, once
-from emsworker.store.groups import cancel, limits, notices, reports, results
-from emsworker.store.stream import dedup, holds, intake
+from emsworker.store.cluster import audit, clients, schedules
+from emsworker.store.expiring import EXPIRING, ExpiringRows
+from emsworker.store.stream import holds, intake
 
 log = logging.getLogger(__name__)
 
+_CORRECT_S = 60.0
 _CLIENT_BEATS = 5
 _CHUNK = 1000
-_KEYS = 200
-_CANCELS = 100
 _REFUSED = 100
 _LOST_HOLD_S = 90 * 86_400  # until then lists show it
 _PAUSE_BEATS, _NONE_BEATS = 10, 30  # swept rows no longer have an effect; only their space is freed later
+
+
+def correct_times(session: Session, settings: Settings) -> float:
+    """Shorten leases and move schedules back, which would otherwise stand still until the time has caught up."""
+    shortened = clients.shorten(session)
+    moved = schedules.move_back(session)
+    if shortened or moved:
+        log.warning(
+            "the server's clock was ahead and was set back: %s shortened, next slot computed again of %s",
+            counted(shortened, "lease"),
+            ", ".join(moved) or "no schedule",
+        )
+    return _CORRECT_S
 
 
 def sweep_clients(session: Session, settings: Settings) -> float:
@@ -35,39 +47,21 @@ def sweep_clients(session: Session, settings: Settings) -> float:
     return _CLIENT_BEATS * settings.beat_s
 
 
-def sweep_keys(session: Session, settings: Settings) -> float:
-    """Delete dedup keys that are no longer in force, a few hundred at a time; no pause while there are more."""
-    return pause_s(dedup.sweep(session, _KEYS), _KEYS, settings)
+class Sweep:
+    """Deletes expired rows of one kind, one bounded chunk at a time; no pause while there are more.
 
+    Args:
+        rows: the kind.
+    """
 
-def sweep_results(session: Session, settings: Settings) -> float:
-    """Delete expired results, one bounded chunk at a time; no pause while there are more."""
-    return pause_s(results.sweep(session, _CHUNK), _CHUNK, settings)
+    def __init__(self, rows: ExpiringRows) -> None:
+        self.__name__ = f"sweep_{rows.name}"
+        self._rows = rows
 
-
-def sweep_once(session: Session, settings: Settings) -> float:
-    """Delete expired keys of ``once``, one bounded chunk at a time; no pause while there are more."""
-    return pause_s(once.sweep(session, _CHUNK), _CHUNK, settings)
-
-
-def sweep_reports(session: Session, settings: Settings) -> float:
-    """Delete progress reports of messages that no longer run, in bounded chunks; no pause while there are more."""
-    return pause_s(reports.sweep(session, _CHUNK), _CHUNK, settings)
-
-
-def sweep_notices(session: Session, settings: Settings) -> float:
-    """Delete notices of dead letters that no worker wants, in bounded chunks; no pause while there are more."""
-    return pause_s(notices.sweep(session, _CHUNK), _CHUNK, settings)
-
-
-def sweep_cancels(session: Session, settings: Settings) -> float:
-    """Delete cancels that no client need learn of any more, a hundred at a time: every poll of a worker reads them."""
-    return 0.0 if cancel.sweep(session, _CANCELS) == _CANCELS else _PAUSE_BEATS * settings.beat_s
-
-
-def sweep_slots(session: Session, settings: Settings) -> float:
-    """Delete the slots of clients that no longer exist, which have no effect."""
-    return pause_s(limits.sweep(session), _CHUNK, settings)
+    def __call__(self, session: Session, settings: Settings) -> float:
+        """Delete a chunk and return the pause."""
+        most = self._rows.most
+        return pause_s(self._rows.delete(session, most), most, settings, none_beats=self._rows.none_beats)
 
 
 def sweep_holds(session: Session, settings: Settings) -> float:
@@ -115,11 +109,15 @@ def sweep_refused(session: Session, settings: Settings) -> float:
     return pause_s(max(old, surplus), _REFUSED, settings)
 
 
-def pause_s(swept: int, chunk: int, settings: Settings) -> float:
+def pause_s(swept: int, chunk: int, settings: Settings, *, none_beats: int = _NONE_BEATS) -> float:
     """Return the pause after rows were swept, in seconds: none after a full chunk, and a long one if there were none.
 
     Args:
         swept: the number of rows.
         chunk: the number of rows that are swept at most.
+        none_beats: that long one, in beats.
     """
-    return 0.0 if swept == chunk else (_PAUSE_BEATS if swept else _NONE_BEATS) * settings.beat_s
+    return 0.0 if swept == chunk else (_PAUSE_BEATS if swept else none_beats) * settings.beat_s
+
+
+SWEEPS = tuple(map(Sweep, EXPIRING))

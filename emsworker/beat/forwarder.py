@@ -11,25 +11,19 @@ import logging
 import os
 import socket
 import uuid
-from functools import partial
 
+from emsworker.broker.forwarding import ForwardedOutbox
 from emsworker.broker.placed import PlacedBroker
-from emsworker.core.batches import in_batches
-from emsworker.core.codec import LARGE_MARK
 from emsworker.core.config import Settings
 from emsworker.core.errors import DecodeError, EmsError, MessageTooLarge
-from emsworker.core.large import carry, reference_of
 from emsworker.core.model import NewMessage
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.polling import PollInterval
 from emsworker.core.process.runnable import OnDeath, Runnable
-from emsworker.store.cluster import clients
-from emsworker.store.stream import forwards, large, outbox
-from emsworker.store.stream.messages import row_bytes
+from emsworker.core.servers import ForwardTopic, KeptTopic, later_servers
 
 log = logging.getLogger(__name__)
 
-_BATCH, _BYTES = 200, 4 << 20
 _SHORTEST_S, _LONGEST_S = 0.025, 1.0
 _RENEWALS = 3  # within a lease
 _LONGEST_PAUSE_S = 30.0
@@ -51,9 +45,8 @@ class Forwarder(Runnable):
         super().__init__(f"ems-forward-{source}-{target}", on_death)
         self._servers, self._source_name, self._target, self._settings = servers, source, target, settings
         self.action = f"forward messages from server {source} to server {target}"
-        self._source = servers.server(source)
-        self._service = f"forward:{target}"[:64]
-        self._holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"[-128:]
+        holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"[-128:]
+        self._outbox = ForwardedOutbox(servers.server(source), target, holder)
         self._leads, self._next_claim = False, 0.0
         self._interval = PollInterval(_SHORTEST_S, _LONGEST_S)
         self.away_s = settings.beat_s
@@ -76,81 +69,54 @@ class Forwarder(Runnable):
     def _claim(self) -> None:
         lease_s = self._settings.beat_lease_s
         self._next_claim = ticks() + max(self._settings.beat_s, lease_s / _RENEWALS)
-        self._leads = self._source.database.call(
-            lambda session: clients.try_to_lead(session, self._service, self._holder, lease_s), lease_s
-        )
+        self._leads = self._outbox.try_to_lead(lease_s)
 
     def _forward_all(self) -> int:
-        database = self._source.database
-        waiting = database.call(lambda session: forwards.find_waiting(session, self._target))
-        return sum(self._forward(one) for one in waiting)
+        return sum(self._forward(one) for one in self._outbox.topics())
 
-    def _forward(self, one: forwards.ForwardTopic) -> int:
+    def _forward(self, one: ForwardTopic) -> int:
         """Forward a batch of a topic; returns how many messages are no longer here."""
         name = self._servers.locate(one.topic)[-1]
         kept = self._servers.server(name).kept_topic(one.topic)
         if kept is None or name == self._source_name:  # it has moved on, or to the relay of this server
             self._servers.forget(one.topic)
             return 0
-        database, gone = self._source.database, 0
-        messages = database.call(lambda session: forwards.read(session, one.topic_id, _BATCH, _BYTES))
-        for part in in_batches(messages, _weight, _BYTES):
+        gone = 0
+        for part in self._outbox.batches(one.topic_id):
             try:
-                handed_over = self._hand_over(one.topic, name, kept, self._with_bodies(part))
+                handed_over = self._hand_over(one.topic, name, kept, [*map(self._outbox.with_body, part)])
             except (MessageTooLarge, DecodeError) as error:
                 if len(part) > 1:
                     raise
-                why = f"server {name} does not take it: {error}"
-                database.call(partial(outbox.refuse, topic_id=one.topic_id, uid=part[0].uid, why=why))
+                self._outbox.refuse(one.topic_id, part[0].uid, f"server {name} does not take it: {error}")
                 continue
             if not handed_over:
                 self._servers.forget(one.topic)
                 break
-            uids = [message.uid for message in part]
-            if not database.call(partial(forwards.delete, topic_id=one.topic_id, uids=uids, last_move=one.last_move)):
+            if not self._outbox.delete(one, part):
                 break
             gone += len(part)
         return gone
 
-    def _hand_over(self, topic: str, name: str, kept: forwards.KeptTopic, messages: list[NewMessage]) -> bool:
+    def _hand_over(self, topic: str, name: str, kept: KeptTopic, messages: list[NewMessage]) -> bool:
         """Let the server that keeps a topic accept messages, except those that one before it has accepted."""
-        for former in forwards.later(kept.former, self._source_name):
+        for former in later_servers(kept.former, self._source_name):
             if former in self._servers.servers:
                 uids = [message.uid for message in messages]
                 accepted = self._servers.server(former).find_accepted(topic, uids)
                 messages = [message for message in messages if message.uid not in accepted]
         return self._servers.server(name).accept(kept, messages)
 
-    def _with_bodies(self, messages: list[NewMessage]) -> list[NewMessage]:
-        """Return the messages with the bodies that are kept beside them, which the other server has to have, too.
-
-        Raises:
-            DecodeError: one is not there.
-        """
-        return [self._with_body(message) for message in messages]
-
-    def _with_body(self, message: NewMessage) -> NewMessage:
-        found = reference_of(message)
-        if found is None:
-            return message
-        whole = self._source.database.call(partial(large.read, large=found))
-        return carry(message, found, whole)
-
     def shut_down(self) -> None:
         """Let another process forward at once."""
         try:
             if self._leads:
-                self._source.database.call(lambda s: clients.resign(s, self._service, self._holder), 1.0)
+                self._outbox.resign()
         except EmsError:
             log.info("could not give up forwarding; the lease runs out by itself")
         for broker in self._servers.servers.values():
             if "database" in vars(broker):
                 broker.database.thread_session().close()
-
-
-def _weight(message: NewMessage) -> int:
-    """Return the bytes of a message in a batch; one whose body is kept beside it goes alone."""
-    return _BYTES + 1 if message.body.startswith(LARGE_MARK) else row_bytes(message)
 
 
 def forwarders(settings: Settings, source: str, on_death: OnDeath) -> list[Forwarder]:

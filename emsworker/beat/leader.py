@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emsworker.beat.forwarder import forwarders
-from emsworker.beat.locks import WatchLocks
+from emsworker.beat.server import WatchLocks
 from emsworker.beat.services import LedStream, Service, leader_services, standby_services
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text

@@ -30,7 +30,7 @@ from emsworker.core.model import TASK_HEADER, Claim, ClaimSource, Failure, Handl
 from emsworker.store import Session, server_run
 from emsworker.store.groups import handlers as handlers_store
 from emsworker.store.groups import recovery as store
-from emsworker.tasks.handlers import options_of
+from emsworker.tasks.handler_rows import options_of
 
 log = logging.getLogger(__name__)
 

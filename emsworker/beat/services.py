@@ -5,32 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from emsworker.beat.clock import correct_times
-from emsworker.beat.disk import look_for_room
 from emsworker.beat.expiry import (
+    SWEEPS,
+    correct_times,
     sweep_audit,
-    sweep_cancels,
     sweep_clients,
     sweep_holds,
-    sweep_keys,
-    sweep_notices,
-    sweep_once,
     sweep_refused,
-    sweep_reports,
-    sweep_results,
-    sweep_slots,
 )
-from emsworker.beat.high_watermark import resolve
 from emsworker.beat.large_bodies import SweepBodies
-from emsworker.beat.locks import WatchLocks
-from emsworker.beat.orphans import clear_orphans
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
-from emsworker.beat.retention import trim
+from emsworker.beat.retention import resolve, trim
 from emsworker.beat.samples import TakeSamples, prune_samples
 from emsworker.beat.schedules import fire_schedules
+from emsworker.beat.server import WatchLocks, look_for_room
 from emsworker.beat.skip_policies import skip_backlogs
-from emsworker.beat.strays import bring_strays_back
+from emsworker.beat.strays import bring_strays_back, clear_orphans
 from emsworker.core.config import Settings
 from emsworker.core.extension import Extension, parts
 from emsworker.core.servers import MAIN
@@ -103,13 +94,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         clear_orphans,
         SweepBodies(),
         skip_backlogs,
-        sweep_results,
-        sweep_once,
-        sweep_keys,
-        sweep_reports,
-        sweep_slots,
-        sweep_cancels,
-        sweep_notices,
+        *SWEEPS,
         sweep_audit,
         sweep_refused,
         TakeSamples(),

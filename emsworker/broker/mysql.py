@@ -27,7 +27,7 @@ from emsworker.core.process.role import claim_role
 from emsworker.core.process.threads import ThreadPool
 from emsworker.core.schedule import Declared
 from emsworker.core.selection.filters import Filter
-from emsworker.core.servers import MAIN
+from emsworker.core.servers import MAIN, KeptTopic
 from emsworker.core.task_figures import TaskFigures
 from emsworker.publish.allocators import open_allocator
 from emsworker.publish.cancel import cancel_sent
@@ -263,11 +263,11 @@ class MysqlBroker:
     def _send_directly(self, topic: Topic, messages: Sequence[NewMessage]) -> list[Receipt]:
         return self.producer.send(topic, messages)
 
-    def kept_topic(self, topic: str) -> forwards.KeptTopic | None:
+    def kept_topic(self, topic: str) -> KeptTopic | None:
         """Return under which circumstances this server keeps a topic now; ``None`` if it does not."""
         return self.database.call(lambda session: forwards.find_kept(session, topic))
 
-    def accept(self, kept: forwards.KeptTopic, messages: Sequence[NewMessage]) -> bool:
+    def accept(self, kept: KeptTopic, messages: Sequence[NewMessage]) -> bool:
         """Store messages that another server has had in its outbox, each once; they keep their ids.
 
         Returns:

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from emsworker.broker.keys import KeyBackend
 from emsworker.broker.mysql import MysqlBroker
 from emsworker.broker.mysql_channel import MysqlChannel
+from emsworker.broker.port import Broker
 from emsworker.broker.results import ResultBackend
 from emsworker.broker.schedules import Change, MysqlSchedules
 from emsworker.core.config import Settings, TopicSettings
@@ -489,3 +490,12 @@ class PlacedSchedules:
             with contextlib.suppress(UnknownSchedule):
                 return do(self._broker.server(name).schedules)
         return do(self._broker.server(names[-1]).schedules)
+
+
+def open_broker(settings: Settings, settings_of: Callable[[str], dict[str, Any]]) -> Broker:
+    """Return the broker of an app: of several servers, or of one.
+
+    Args:
+        settings_of: returns the settings with which a topic is created.
+    """
+    return PlacedBroker(settings, settings_of) if settings.servers else MysqlBroker(settings, settings_of)

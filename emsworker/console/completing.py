@@ -23,7 +23,7 @@ from .context_keys import SERVER, URL
 
 if TYPE_CHECKING:
     from emsworker.admin.dead import DeadClass
-    from emsworker.store.engine.database import Database
+    from emsworker.store import Database
 
 _CONNECT_S = 0.5
 _ANSWER_S = 1.5
@@ -109,7 +109,7 @@ def _read(ctx: click.Context, work: Callable[[Database], list[str]]) -> list[str
     from emsworker.core.extension import default_url
     from emsworker.core.process.clock import ticks
     from emsworker.core.servers import MAIN, parse_servers
-    from emsworker.store.engine.database import Database
+    from emsworker.store import Database
 
     settings = Settings.load(**({"url": ctx.meta[URL]} if URL in ctx.meta else {}))
     url = settings.url or default_url()

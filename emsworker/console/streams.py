@@ -13,12 +13,14 @@ from .context_keys import REDIS_URL, SERVER, URL
 from .failures import EachServer
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from emsworker.admin import Admin
     from emsworker.admin.monitoring import Monitoring
     from emsworker.admin.standing import Standings
     from emsworker.app import Ems
     from emsworker.core.config import Settings
-    from emsworker.store.engine.database import Database
+    from emsworker.store import Database
 
 _CALL_TIMEOUT_S = 3.0
 _REPLICA = "emsworker.console.replica"
@@ -76,8 +78,7 @@ class OpenStream:
         from emsworker.core.errors import StoreUnavailable
         from emsworker.core.process.address import address_place
         from emsworker.core.url import redact_url
-        from emsworker.store.engine.database import Database
-        from emsworker.store.engine.schema import check_server, check_version
+        from emsworker.store import Database, check_server, check_version
 
         database = Database(self.url, self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
         try:
@@ -97,11 +98,16 @@ class OpenStream:
             read_url: names the replicas.
         """
         from emsworker.core.url import impatient
-        from emsworker.store.engine.database import Database
-        from emsworker.store.engine.replica import ReplicaDatabase
+        from emsworker.store import Database, ReplicaDatabase
 
         kind = Database if read_url is None else ReplicaDatabase
         return kind(impatient(read_url or self.url, _READ_S), self.settings.connect_timeout_s, _CALL_TIMEOUT_S)
+
+    def now(self) -> datetime:
+        """The time by the server's clock, in UTC."""
+        from emsworker.store import server_now
+
+        return self.database().call(server_now)
 
     def admin(self) -> Admin:
         """For changes."""
@@ -127,7 +133,7 @@ class OpenStream:
             action, target, count: see :meth:`emsworker.admin.audit.Audit.record`.
         """
         from emsworker.admin.audit import Audit, count_changed, name_of_system_user
-        from emsworker.store.engine.probe import may_insert
+        from emsworker.store import may_insert
 
         database, count = self.database(), count or count_changed
         if not database.call(lambda session: may_insert(session, "ems_audit")):
@@ -164,7 +170,7 @@ class OpenStream:
 
     def reading(self) -> Database:
         """The database to read from: a replica of `read_url`, whose lag is told; else the database itself."""
-        from emsworker.store.engine.replica import ReplicaDatabase, replica_lag
+        from emsworker.store import ReplicaDatabase, replica_lag
 
         if self.read_url is None:
             return self.database()
@@ -283,7 +289,7 @@ def _server_of(main: OpenStream, topic: str) -> str:
 
     app = Ems("ems", url=main.url, servers=main.settings.servers, auto_create=False)
     try:
-        return app.server_of(topic)
+        return app.streams.locate(topic)[-1]
     except UnknownTopic:
         return place(topic, parse_servers(main.settings.servers))
     finally:

@@ -40,7 +40,7 @@ from emsworker.core.process.forks import Mutex
 from emsworker.core.terminal_text import shortened
 from emsworker.core.url import redact
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 log = logging.getLogger(__name__)
 

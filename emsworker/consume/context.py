@@ -14,7 +14,7 @@ from emsworker.consume.isolation import IsolationGate
 from emsworker.consume.result_writer import ResultWriter
 from emsworker.core.ladder import Ladder
 from emsworker.tasks.middleware import Hooks, Middleware, hooks
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 _MOST_LANES = 1024
 

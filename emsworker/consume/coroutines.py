@@ -23,8 +23,8 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable
 from emsworker.core.run import check_span
+from emsworker.tasks.handler import Handler
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Handler
 
 if TYPE_CHECKING:
     import asyncio

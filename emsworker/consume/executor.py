@@ -44,9 +44,10 @@ from emsworker.core.model import (
 )
 from emsworker.core.process.clock import ticks
 from emsworker.publish.transaction import Transaction
+from emsworker.tasks.handler import Handler
 from emsworker.tasks.middleware import OpenBrackets, RunBracket, RunOutcome
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import HELD, PASSED_OVER, Handler, PassedOver
+from emsworker.tasks.route import HELD, PASSED_OVER, PassedOver
 
 log = logging.getLogger(__name__)
 

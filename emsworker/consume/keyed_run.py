@@ -22,8 +22,9 @@ from emsworker.consume.watch import NO_LIMITS, Watch
 from emsworker.core.model import Claim, Message
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
+from emsworker.tasks.handler import Handler
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Handler, PassedOver
+from emsworker.tasks.route import PassedOver
 
 _SLACK_S = 5.0
 _WORTH_A_THREAD_S = 0.001  # shorter handlers run faster one after another than in threads that share an interpreter

@@ -126,7 +126,7 @@ class LeaseRenewer(Runnable):
             best_effort(log, "could not end the leases"),
             self._database.session() as session,  # this is not the renewer's own thread
         ):
-            clients.delete_process(session, self._process_id)
+            end_leases(session, self._process_id)
 
     def step(self) -> None:
         """Wait until the next renewal is due, and renew."""
@@ -183,3 +183,13 @@ class LeaseRenewer(Runnable):
     def shut_down(self) -> None:
         """Close the session; the consumers have deregistered themselves."""
         self._session.close()
+
+
+def end_leases(session: Session, process_id: str) -> None:
+    """End all leases of a process that is gone, so that its work need not wait until they expire."""
+    clients.delete_process(session, process_id)
+
+
+def renew_leases(session: Session, process_id: str, lease_s: float) -> None:
+    """Renew all leases of a process that cannot do it by itself."""
+    clients.renew_process(session, process_id, lease_s)

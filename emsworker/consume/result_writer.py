@@ -14,8 +14,8 @@ from emsworker.core.flush import ResultRow, storable
 from emsworker.core.ids import uid_text
 from emsworker.core.model import FOLLOW_HEADER, Failure, Message
 from emsworker.core.url import redact
+from emsworker.tasks.handler import Handler
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Handler
 
 log = logging.getLogger(__name__)
 

@@ -297,7 +297,9 @@ def raise_problems(problems: Collection[Problem]) -> None:
 def nearest(name: str, known: Collection[str]) -> str:
     """Return a hint to end a sentence about an unknown name: the name that was probably meant, or all known names."""
     meant = probably_meant(name, known)
-    return f"did you mean {meant!r}?" if meant else f"known are {', '.join(sorted(known))}"
+    if meant:
+        return f"did you mean {meant!r}?"
+    return f"known are {', '.join(sorted(known))}" if known else "none is known"
 
 
 def probably_meant(name: str, known: Collection[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -101,3 +101,35 @@ class ServerRun:
 
     identity: tuple[object, ...]
     up_s: float
+
+
+@dataclass(frozen=True)
+class ForwardTopic:
+    """A topic of another server, with messages in the outbox of this one.
+
+    Attributes:
+        last_move: see :func:`emsworker.store.stream.guards.last_move`.
+    """
+
+    topic_id: int
+    topic: str
+    last_move: int
+
+
+@dataclass(frozen=True)
+class KeptTopic:
+    """A topic while this server keeps it.
+
+    Attributes:
+        former: the servers that have kept it before, in the order in which they gave it up.
+        last_move: see :func:`emsworker.store.stream.guards.last_move`.
+    """
+
+    topic_id: int
+    former: tuple[str, ...]
+    last_move: int
+
+
+def later_servers(former: Sequence[str], server: str) -> Sequence[str]:
+    """Return those former servers of a topic that have given it up after one of them; all, if that one never had it."""
+    return former[former.index(server) + 1 :] if server in former else former

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from emsworker.tasks.annotations import result_type_of as result_type_of
     from emsworker.tasks.correlation import CAUSATION as CAUSATION
     from emsworker.tasks.correlation import CORRELATION as CORRELATION
+    from emsworker.tasks.handler import check_function as check_function
+    from emsworker.tasks.handler import full_name as full_name
     from emsworker.tasks.middleware import Middleware as Middleware
     from emsworker.tasks.middleware import PublishBracket as PublishBracket
     from emsworker.tasks.middleware import RunBracket as RunBracket
     from emsworker.tasks.middleware import RunOutcome as RunOutcome
     from emsworker.tasks.options import HandlerOptions as HandlerOptions
+    from emsworker.tasks.route import Route as Route
     from emsworker.tasks.task import BoundTask as BoundTask
     from emsworker.tasks.task import PartialSignature as PartialSignature
-    from emsworker.tasks.task import Route as Route
     from emsworker.tasks.task import Signature as Signature
     from emsworker.tasks.task import Task as Task
-    from emsworker.tasks.task import check_function as check_function
-    from emsworker.tasks.task import full_name as full_name
 else:  # a name that is not above is an error of types, too
     __getattr__ = lazy_names(
         __name__,
@@ -41,8 +41,10 @@ else:  # a name that is not above is an error of types, too
             "emsworker.broker.port": "Broker",
             "emsworker.tasks.annotations": "UNKNOWN ResultType Types result_type_of",
             "emsworker.tasks.correlation": "CAUSATION CORRELATION",
+            "emsworker.tasks.handler": "check_function full_name",
             "emsworker.tasks.middleware": "Middleware PublishBracket RunBracket RunOutcome",
             "emsworker.tasks.options": "HandlerOptions",
-            "emsworker.tasks.task": "BoundTask PartialSignature Route Signature Task check_function full_name",
+            "emsworker.tasks.route": "Route",
+            "emsworker.tasks.task": "BoundTask PartialSignature Signature Task",
         },
     )

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from emsworker.store.engine.schema import check_extension as check_extension
     from emsworker.store.engine.schema import check_server as check_server
     from emsworker.store.engine.schema import check_version as check_version
+    from emsworker.store.engine.schema import create_database as create_database
     from emsworker.store.engine.schema import current_version as current_version
+    from emsworker.store.engine.schema import drop_database as drop_database
     from emsworker.store.engine.schema import latest_version as latest_version
     from emsworker.store.engine.schema import migrate as migrate
     from emsworker.store.engine.schema import present_extensions as present_extensions
@@ -44,9 +46,8 @@ else:  # a name that is not above is an error of types, too
             "emsworker.store.engine.database": "Database",
             "emsworker.store.engine.errors": "translate",
             "emsworker.store.engine.replica": "Lag ReplicaDatabase replica_lag",
-            "emsworker.store.engine.schema": "check_extension check_server check_version current_version "
-            "latest_version migrate present_extensions server_facts server_now "
-            "stream_id",
+            "emsworker.store.engine.schema": "check_extension check_server check_version create_database "
+            "current_version drop_database latest_version migrate present_extensions server_facts server_now stream_id",
             "emsworker.store.engine.session": "Packet Session",
             "emsworker.store.engine.sql": "Part Sql Statements fill fill_rows identifier insertion join "
             "literal literals message_blobs",

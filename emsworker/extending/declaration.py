@@ -8,7 +8,7 @@ from emsworker.core.lazy_names import lazy_names as lazy_names
 
 if TYPE_CHECKING:
     from emsworker.beat.expiry import pause_s as pause_s
-    from emsworker.beat.locks import WatchLocks as WatchLocks
+    from emsworker.beat.server import WatchLocks as WatchLocks
     from emsworker.beat.services import LedStream as LedStream
     from emsworker.beat.services import Service as Service
     from emsworker.core.extension import Command as Command
@@ -27,7 +27,7 @@ else:  # a name that is not above is an error of types, too
         __name__,
         {
             "emsworker.beat.expiry": "pause_s",
-            "emsworker.beat.locks": "WatchLocks",
+            "emsworker.beat.server": "WatchLocks",
             "emsworker.beat.services": "LedStream Service",
             "emsworker.core.extension": "Command DefaultStream Extension Measure extensions load measures parts",
             "emsworker.core.extras": "hint_if_missing require",

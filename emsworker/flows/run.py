@@ -277,7 +277,7 @@ class FlowRun:
             call.uid = uid_text(place.uid)
             by_topic.setdefault(call.topic, []).append(call)
         for topic, calls in by_topic.items():
-            self.app.send_calls(topic, calls, transaction=transaction)
+            self.app.publisher.publish(topic, calls, transaction, many=True)
         row.topics = ",".join(str(self.store.topic(self.app, topic).id) for topic in by_topic) or None
         if row.topics is not None and len(row.topics) > _TOPICS:
             raise WrongArguments(f"{row.name[:50]}: calls of one step go to at most some hundred topics")

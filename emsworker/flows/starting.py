@@ -156,7 +156,8 @@ def send_alone(app: Ems, transaction: Any, signature: Signature[Any]) -> None:
     if isinstance(signature.task, FlowFunction):
         signature.task.start(*signature.args, transaction=transaction, **signature.kwargs)
     else:
-        app.send_prepared(signature.prepare(), transaction)
+        call = signature.prepare()
+        app.publisher.publish(call.topic, [call], transaction)
 
 
 def child_key(parent: str, step: int, number: int) -> str:

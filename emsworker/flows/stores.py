@@ -26,7 +26,7 @@ def store_for(app: Ems, topic: str) -> FlowStore:
     Raises:
         SchemaMissing: the database has no tables for flows.
     """
-    return store_of(cast("Any", app.broker)) if app.broker.in_memory else _store_on(app.stream_of(topic))
+    return store_of(cast("Any", app.broker)) if app.broker.in_memory else _store_on(app.streams.kept_by(topic))
 
 
 def stores_of(app: Ems, topic: str) -> Iterator[FlowStore]:
@@ -38,7 +38,7 @@ def stores_of(app: Ems, topic: str) -> Iterator[FlowStore]:
     yield store_for(app, topic)
     for name in app.broker.locate(topic)[-2::-1]:
         with suppress(SchemaMissing):  # no flow was started there
-            yield _store_on(app.server(name))
+            yield _store_on(app.streams.server(name))
 
 
 def store_with(app: Ems, topic: str, key: str) -> FlowStore:
@@ -56,7 +56,7 @@ def store_named(app: Ems, stream_id: str) -> FlowStore:
     if app.broker.in_memory:
         return store_of(cast("Any", app.broker))
     away: StoreUnavailable | None = None
-    for stream in (app.stream, *app.servers.values()):
+    for stream in (app.stream, *app.streams.servers.values()):
         try:
             if stream.stream_id == stream_id:
                 return _store_on(stream)
@@ -65,7 +65,7 @@ def store_named(app: Ems, stream_id: str) -> FlowStore:
     if away is not None:
         raise away
     fix = f"none of its servers has stream {stream_id}, which keeps the flow; name the server with that stream"
-    raise ConfigError([Problem("EMS_SERVERS", ", ".join(app.servers), fix)])
+    raise ConfigError([Problem("EMS_SERVERS", ", ".join(app.streams.servers), fix)])
 
 
 def check_transaction(app: Ems, topic: str, store: FlowStore, transaction: Any) -> None:
@@ -77,8 +77,8 @@ def check_transaction(app: Ems, topic: str, store: FlowStore, transaction: Any) 
     if transaction is None or not app.settings.servers or app.broker.in_memory:
         return
     here = app.broker.home_of(transaction)
-    if _store_on(app.server(here)) is not store:
-        there = next(name for name, stream in app.servers.items() if stream.stream_id == store.stream_id)
+    if _store_on(app.streams.server(here)) is not store:
+        there = next(name for name, stream in app.streams.servers.items() if stream.stream_id == store.stream_id)
         raise WrongArguments(
             f"the transaction is on server {here!r}, and flows of topic {topic!r} are kept on {there!r}; nothing was "
             f"written: call it after the commit, or within app.transaction(server={there!r})"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from emsworker.extending.apps import Ems, HandlerOptions, Signature, Task, Types
 from emsworker.extending.errors import (
@@ -199,7 +199,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             except AssertionBroken:  # the topic has left, or was deleted, since it was looked up
                 app.broker.forget(self.topic)
                 if transaction is not None or ticks() > until:
-                    raise TopicMoved(self.topic, app.server_of(self.topic)) from None
+                    raise TopicMoved(self.topic, app.streams.locate(self.topic)[-1]) from None
                 time.sleep(_TURN_S)
 
     def check_kept_by(self, store: FlowStore) -> None:
@@ -209,8 +209,9 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
             WrongArguments: the flow that calls it is on another server.
         """
         if self.flow_app.settings.servers and store not in stores_of(self.flow_app, self.topic):
+            kept_on = self.flow_app.streams.locate(self.topic)[-1]
             raise WrongArguments(
-                f"flow {self.name!r} is kept on {self.flow_app.server_of(self.topic)!r}, and its caller on another "
+                f"flow {self.name!r} is kept on {kept_on!r}, and its caller on another "
                 "server; a flow calls flows of its own server, and tasks anywhere"
             )
 
@@ -220,7 +221,7 @@ class FlowTask(Task[P, R], FlowFunction, Generic[P, R]):
         def send(transaction: Any) -> FlowHandle[R]:
             return self.start(*args, transaction=transaction, **kwargs)
 
-        return await self.flow_app.in_pool(f"a flow of {self.name}", self.topic, send, transaction)
+        return await self.flow_app.publisher.in_pool(f"a flow of {self.name}", self.topic, send, transaction)
 
     def task_named(self, name: str) -> Task[..., Any]:
         """Return a task of the app.
@@ -483,3 +484,15 @@ def _check_takes_flow(name: str, function: Callable[..., Any]) -> None:
         return
     if not takes:
         raise ConfigError([Problem("flow", name, "its function takes no argument; the first one is the flow")])
+
+
+class FlowDecorator(Protocol):
+    """Declares the function that it is put on."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> FlowTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Flow, P], R], /) -> FlowTask[P, R]: ...
+    def __call__(self, function: Any, /) -> Any:
+        """Return the flow."""
+        ...

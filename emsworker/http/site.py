@@ -86,7 +86,13 @@ class HttpSite:
     def _open(self, topic: str, group: str) -> PullConsumer:
         most = self._limits.in_hand
         consumer = PullConsumer(
-            self.app.stream_of(topic), self.app.name, topic, group, prefetch=most, timeout=self.lease_s, asks=False
+            self.app.streams.kept_by(topic),
+            self.app.name,
+            topic,
+            group,
+            prefetch=most,
+            timeout=self.lease_s,
+            asks=False,
         )
         return consumer.open()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from emsworker.core.errors import InvalidName, InvalidPriority, MessageTooLarge, TopicRuleError
 from emsworker.core.model import NewMessage, Receipt
@@ -15,17 +16,39 @@ from emsworker.core.process import forks
 from emsworker.core.process.threads import ThreadPool
 from emsworker.publish.outgoing import Outgoing
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
+log = logging.getLogger(__name__)
+
 _MOST = 100  # sends in a commit; more of them, ending at once, would delay what else runs in the event loop
 _ITS_OWN = (TopicRuleError, InvalidName, InvalidPriority, MessageTooLarge)  # errors of one message; nothing was written
 
 
 @dataclass(slots=True, eq=False)
 class _AwaitedSend:
-    """A send, and the coroutine's ``contextvars``, in which its message is made."""
+    """A send, and the coroutine's ``contextvars``, in which its message is made.
 
+    Args:
+        name: for a warning.
+        prepare: returns the message; called by a thread.
+        future: its end; only its event loop touches it.
+    """
+
+    name: str
     prepare: Callable[[], Outgoing]
-    future: Future[Receipt] = field(default_factory=Future)
+    future: Future[Receipt]
     context: Context = field(default_factory=copy_context)
+    has_begun: bool = False
+    is_dropped: bool = False
+
+
+class _End(NamedTuple):
+    """The end of a send: a receipt, or an error."""
+
+    send: _AwaitedSend
+    receipt: Receipt | None = None
+    error: BaseException | None = None
 
 
 class GatheredSends:
@@ -61,20 +84,27 @@ class GatheredSends:
             prepare: returns the message; called by a thread.
             name: of the send, for a warning.
         """
-        one = _AwaitedSend(prepare)
+        from asyncio import CancelledError, get_running_loop  # only a program with coroutines has loaded it
+
+        one = _AwaitedSend(name, prepare, get_running_loop().create_future())
         with self._lock:
             self._waiting.append(one)
             asks, self._is_awaited = not self._is_awaited, True
         if asks:
             self._ask_for_thread(pool)
-        return await pool.wait_for(one.future, name)
+        try:
+            return await one.future
+        except CancelledError:
+            with self._lock:
+                one.is_dropped = not one.has_begun
+            raise
 
     def close(self) -> None:
         """Cancel the sends that no thread has begun."""
         with self._lock:
             waiting, self._waiting, self._is_awaited = self._waiting, deque(), False
         for one in waiting:
-            one.future.cancel()
+            _call_in(one.future.get_loop(), one.future.cancel)
 
     def _ask_for_thread(self, pool: ThreadPool) -> None:
         try:
@@ -90,15 +120,11 @@ class GatheredSends:
         """
         together: dict[str, list[tuple[_AwaitedSend, NewMessage]]] = {}
         alone: list[tuple[str, _AwaitedSend, NewMessage]] = []  # by way of the outbox
-        with self._lock:
-            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))]
-        for one in taken:
-            if not one.future.set_running_or_notify_cancel():
-                continue
+        for one in self._take():
             try:
                 outgoing, message = one.context.run(self._make, one.prepare)
             except BaseException as error:
-                one.future.set_exception(error)
+                _tell([_End(one, error=error)])
                 continue
             if message.is_direct:
                 together.setdefault(outgoing.topic, []).append((one, message))
@@ -111,6 +137,15 @@ class GatheredSends:
                 self._publish(topic, members)
             for topic, one, message in alone:
                 self._publish(topic, [(one, message)])
+
+    def _take(self) -> list[_AwaitedSend]:
+        """Begin the sends that wait, but for those whose coroutines were cancelled."""
+        with self._lock:
+            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))]
+            begun = [one for one in taken if not one.is_dropped]
+            for one in begun:
+                one.has_begun = True
+        return begun
 
     def _let_the_next_begin(self, pool: ThreadPool) -> None:
         with self._lock:
@@ -131,8 +166,41 @@ class GatheredSends:
                 self._publish(topic, members[:half])
                 self._publish(topic, members[half:])
                 return
-            for one, _ in members:
-                one.future.set_exception(error)
+            _tell([_End(one, error=error) for one, _ in members])
             return
-        for (one, _), receipt in zip(members, receipts, strict=True):
-            one.future.set_result(receipt)
+        _tell([_End(one, receipt) for (one, _), receipt in zip(members, receipts, strict=True)])
+
+
+def _tell(ends: Sequence[_End]) -> None:
+    """Tell coroutines how their sends have ended: each event loop is woken once, not for each of them."""
+    by_loop: dict[AbstractEventLoop, list[_End]] = {}
+    for end in ends:
+        by_loop.setdefault(end.send.future.get_loop(), []).append(end)
+    for loop, its_ends in by_loop.items():
+        if not _call_in(loop, partial(_resolve, its_ends)):
+            _warn(its_ends)
+
+
+def _call_in(loop: AbstractEventLoop, call: Callable[[], object]) -> bool:
+    """Have an event loop call something soon; return false if it is closed."""
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _resolve(ends: Iterable[_End]) -> None:
+    for end in ends:
+        if end.send.future.done():
+            _warn([end])
+        elif end.error is not None:
+            end.send.future.set_exception(end.error)
+        elif end.receipt is not None:
+            end.send.future.set_result(end.receipt)
+
+
+def _warn(ends: Iterable[_End]) -> None:
+    for end in ends:
+        if end.error is not None:
+            log.warning("%s failed after its coroutine was cancelled: %s", end.send.name, end.error)

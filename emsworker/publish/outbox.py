@@ -37,6 +37,7 @@ from emsworker.core.model import NewMessage, Receipt, Topic
 from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.reconnect import until_connected
+from emsworker.core.servers import KeptTopic
 from emsworker.publish.transaction import OutboxTransaction, Sender
 from emsworker.store.engine import foreign
 from emsworker.store.engine.database import Database
@@ -179,7 +180,7 @@ class Outbox:
             for text in large_bodies.insert_texts(self._database.name, topic_id, message):
                 run(text)
 
-    def accept(self, kept: forwards.KeptTopic, messages: Sequence[NewMessage]) -> bool:
+    def accept(self, kept: KeptTopic, messages: Sequence[NewMessage]) -> bool:
         """Store messages that another server has had in its outbox, each once; see :func:`forwards.accept`."""
         accepted = self._database.call(lambda session: forwards.accept(session, kept, messages))
         if accepted:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -13,7 +13,7 @@ from emsworker.core.durations import parse_duration
 from emsworker.core.errors import ConfigError, EncodeError, InvalidName, MessageTooLarge, Problem, TopicRuleError
 from emsworker.core.ids import check_name, encode_key, new_uid, parse_uid
 from emsworker.core.model import PRIORITY_HEADER, TASK_HEADER, NewMessage, Topic, TopicKind
-from emsworker.core.options import is_whole
+from emsworker.core.options import is_whole, refuse_reserved, refuse_unknown
 from emsworker.core.priority import check_priority, level_for
 from emsworker.core.times import in_utc
 
@@ -189,3 +189,47 @@ def _read_eta(eta: Any) -> datetime:
     except ValueError as error:
         raise ConfigError([Problem("eta", eta.isoformat(), str(error))]) from None
     return due_at
+
+
+def checked(topic: str, body: Any, options: SendOptions) -> Outgoing:
+    """Return a message with the options that a user has named, checked.
+
+    Raises:
+        ConfigError: an option is unknown, or a header is reserved.
+    """
+    if options:
+        refuse_unknown("send()", options, MESSAGE_OPTIONS)
+        refuse_reserved(options.get("headers"))
+    return Outgoing(topic, body, **options)
+
+
+def checked_many(topic: str, bodies: Any, options: SendOptions) -> list[Outgoing]:
+    """Return messages of bodies, or of an :class:`Outgoing` each, with the options that a user has named, checked.
+
+    Raises:
+        ConfigError: an option is unknown or would not reach a message, a header is reserved, or this is no list.
+        InvalidName: a message is for another topic.
+    """
+    refuse_unknown("send_many()", options, MESSAGE_OPTIONS)
+    refuse_reserved(options.get("headers"))
+    if isinstance(bodies, str | bytes | Mapping) or not isinstance(bodies, Iterable):
+        fix = "must be a list of bodies, or another iterable of them; send() sends a single one"
+        raise ConfigError([Problem("bodies", f"a {type(bodies).__name__}", fix)])
+    outgoing = [*_outgoing(topic, list(bodies), options)]
+    for item in outgoing:
+        refuse_reserved(item.headers)
+        if item.topic != topic:
+            raise InvalidName(f"send_many to topic {topic!r} was given a message for {item.topic!r}; send it apart")
+    return outgoing
+
+
+def _outgoing(topic: str, bodies: list[Any], options: Mapping[str, Any]) -> Iterator[Outgoing]:
+    own = any(isinstance(body, Outgoing) for body in bodies)
+    if own and (theirs := [name for name in options if name not in _TIMES]):
+        fix = "an Outgoing has options of its own, and these would not reach it; give them to each Outgoing"
+        raise ConfigError([Problem(name, repr(options[name]), fix) for name in theirs])
+    for body in bodies:
+        if isinstance(body, Outgoing):
+            yield replace(body, **options) if options else body
+        else:
+            yield Outgoing(topic, body, **options)

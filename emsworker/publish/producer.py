@@ -37,7 +37,7 @@ from emsworker.core.process.reconnect import until_connected
 from emsworker.publish.allocators import Allocator
 from emsworker.publish.notifier import Notifier
 from emsworker.store.engine.session import Session
-from emsworker.store.stream.messages import PartitionBatch, Placement, find_uids, next_free_offset, publish, row_bytes
+from emsworker.store.stream.messages import PartitionBatch, Placement, find_uids, note_end, publish, row_bytes
 
 T = TypeVar("T")
 
@@ -390,9 +390,12 @@ class Producer:
             self._patiently(partial(self._allocator.reseed, self._session, batch.topic_id, batch.partition))
 
     def _refuse_deleted(self, batches: list[PartitionBatch]) -> None:
-        """Fail the messages whose partition is gone; an offset from Redis below the log start offset is no error."""
+        """Fail the messages whose partition is gone.
+
+        An offset below the log start offset is no error, nor one far above a counter that nobody has raised for long.
+        """
         for batch in batches:
-            if self._patiently(partial(next_free_offset, self._session, batch.topic_id, batch.partition)) is None:
+            if self._patiently(partial(note_end, self._session, batch.topic_id, batch.partition)) is None:
                 for message in batch.messages:
                     message.error = TopicDeleted(_topic_of(message).name)
 

@@ -48,7 +48,7 @@ def read_jdbc(spark: Any, *, driver: str = _DRIVER, fetchsize: int = 10_000, **g
         fix = 'JDBC reads the plain columns of messages; use format("ems")'
         raise ConfigError([Problem(f"option {name}", given.get(name, ""), fix) for name, on in refused.items() if on])
     options = only_part(options)
-    stream = open_stream(options.profile).server(options.server or MAIN)
+    stream = open_stream(options.profile).streams.server(options.server or MAIN)
 
     def plan(session: Session) -> list[Slice]:
         return planning.split_by(session, options, planning.plan(session, options))

@@ -8,7 +8,7 @@ from emsworker.core.errors import Ignore
 from emsworker.core.ladder import Decision, Done, Dropped, Ladder
 from emsworker.core.options import option, whole
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 BROADCAST_OPTIONS = frozenset({"concurrency", "timeout_s", "soft_time_limit_s", "hard_time_limit_s"})
 """The options of a handler that mean something for a broadcast."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.model import Order
-from emsworker.tasks.task import Handler, Route
+from emsworker.tasks.handler import Handler
+from emsworker.tasks.route import Route
 
 
 def fair_of(route: Route) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from emsworker.broker.keys import KeyBackend, take_in
-from emsworker.core.errors import InvalidName, Retry
+from emsworker.broker.port import Broker
+from emsworker.core.errors import ConfigError, InvalidName, Problem, Retry
 from emsworker.core.ids import decode_key, encode_key
 from emsworker.core.model import Begun, OnceState
-from emsworker.core.options import choice, raise_problems, seconds
+from emsworker.core.options import choice, raise_problems, refuse_unknown, seconds
 from emsworker.core.process.clock import ticks
 
 KEEP_S = 7 * 86400.0
@@ -71,6 +73,15 @@ class Once:
         self._wait_s = wait_s
         self._skip = if_uncertain == "skip"
         self._begun = Begun(OnceState.DONE, b"")
+
+    @classmethod
+    def of(cls, broker: Broker, key: str | bytes, backend: str, options: Mapping[str, Any]) -> Once:
+        """Return the guard that :meth:`Ems.once` asks for; the arguments and errors are its."""
+        refuse_unknown("once()", options, ("ttl_s", "running_s", "wait_s", "if_uncertain"))
+        keys = broker.keys(backend)
+        if keys is None:
+            raise ConfigError([Problem("backend", repr(backend), "must be mysql, or redis with the setting redis_url")])
+        return cls(keys, key, **options)
 
     @property
     def uncertain(self) -> bool:

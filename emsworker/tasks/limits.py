@@ -8,7 +8,7 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.errors import ConfigError, Problem
 from emsworker.core.limits import Limit
 from emsworker.core.model import Group
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import iscoroutinefunction
 from typing import Any
 
 from emsworker.core.config import Settings
@@ -12,10 +13,13 @@ from emsworker.core.model import TopicKind
 from emsworker.core.selection.filters import Filter
 from emsworker.tasks.broadcast import BROADCAST_OPTIONS, BroadcastOptions, BroadcastRoute
 from emsworker.tasks.fairness import check_fair
+from emsworker.tasks.handler import Subscription, check_function, full_name
 from emsworker.tasks.options import HandlerOptions
 from emsworker.tasks.periodic import Periodic
+from emsworker.tasks.port import App
 from emsworker.tasks.requirements import check_requires, default_group
-from emsworker.tasks.task import Route, Subscription, Task, check_function, full_name
+from emsworker.tasks.route import Route
+from emsworker.tasks.task import CoroutineTask, GivenTask, Task
 
 Function = Callable[..., Any]
 
@@ -52,6 +56,11 @@ class Registry:
             fix = f"a handler with broadcast=True listens to topic {topic!r}, so it has no groups"
             raise ConfigError([Problem("group", repr(group), fix)])
         return self.routes.setdefault(key, Route(*key))
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics on which the app has groups, and that of the settings."""
+        return {self.settings.topic, *(topic for topic, _ in self.routes)}
 
     def find_task(self, topic: str, name: str, group: str | None = None) -> Task | None:
         """Return a task of a topic, if the app has it; without a group the first one of that name."""
@@ -101,6 +110,35 @@ class Registry:
         check_fair(route, task)
         route.tasks[task.name] = task
 
+    def declare_task(
+        self,
+        app: App,
+        function: Function,
+        name: str | None,
+        topic: str | None,
+        group: str | None,
+        order: str | None,
+        given: Mapping[str, Any],
+        *,
+        bind: bool,
+    ) -> Task:
+        """Make the task that :meth:`Ems.task` asks for, and add it; the arguments and errors are its."""
+        check_function("task", function)
+        options = self.options(given)
+        is_given = bind or options.transactional or options.batch
+        kind = GivenTask if is_given else CoroutineTask if iscoroutinefunction(function) else Task
+        task: Task = kind(
+            app,
+            function,
+            check_name("task", name or full_name(function)),
+            options,
+            topic=topic or self.settings.topic,
+            group=self.group_for(group, options),
+            bind=bind,
+        )
+        self.add_task(task, order)
+        return task
+
     def declared_task(self, name: str, topic: str | None = None, group: str | None = None) -> Task | None:
         """Return the task of that name, in a topic and a group if they are given; ``None`` if none is declared here.
 
@@ -116,6 +154,29 @@ class Registry:
             places = ", ".join(f"{task.topic}/{task.group}" for task in found)
             raise ConfigError([Problem("task", name, f"is declared in {places}; choose by topic= and group=")])
         return found[0] if found else None
+
+    def subscriber(
+        self,
+        topic: str,
+        group: str | None,
+        filter: Filter,
+        order: str | None,
+        given: dict[str, Any],
+        *,
+        broadcast: bool,
+        name: str | None,
+    ) -> Callable[[Function], Subscription]:
+        """Return the decorator that :meth:`Ems.subscribe` asks for; the arguments and errors are its."""
+        wanted: Any = filter
+        if not isinstance(wanted, Filter):
+            raise ConfigError([Problem("filter", repr(wanted), "must be a Filter, like Filter(tags=['new'])")])
+        if broadcast:
+            self.check_broadcast(topic, group, given if order is None else given | {"order": order})
+            return lambda function: self.add_broadcast(function, topic, name, filter, given)
+        if group is None or name is not None:
+            fix = "name a group, or say broadcast=True (only that has a name=)"
+            raise ConfigError([Problem("subscribe", repr(topic), fix)])
+        return lambda function: self.add_subscription(function, topic, group, filter, order, given)
 
     def add_subscription(
         self, function: Function, topic: str, group: str, wanted: Filter, order: str | None, given: Mapping[str, Any]

@@ -8,7 +8,8 @@ own, beside the others of its topic, so neither holds up the other.
 from __future__ import annotations
 
 from emsworker.core.errors import ConfigError, Problem
-from emsworker.tasks.task import Handler, Route
+from emsworker.tasks.handler import Handler
+from emsworker.tasks.route import Route
 
 
 def requires_of(route: Route) -> tuple[str, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, Literal, overload
 
+from emsworker.broker.port import Broker
 from emsworker.broker.results import ResultBackend
 from emsworker.core.codec import Decoder
 from emsworker.core.counted import counted, plural
@@ -280,3 +281,28 @@ def _value(row: ResultRow, build: Build | None) -> Any:
         return TaskFailed(uid_text(row.uid), row.error_type, row.error or "", row.traceback or "")
     value = _JSON.decode(row.body or b"null", {})
     return value if build is None else build(value)
+
+
+def results_of(
+    broker: Broker,
+    messages: Sequence[Receipt[Any] | str],
+    topics: Collection[str],
+    group: str | None,
+    find_task: Callable[[str, str, str], Any],
+) -> ResultSet[Any]:
+    """Return the results of calls of an app; see :meth:`Ems.results`.
+
+    Args:
+        topics: where calls are looked for that are named by an id alone.
+        find_task: returns a task that the app has, by its topic, name and group.
+    """
+    named = {message.topic for message in messages if isinstance(message, Receipt)}
+    if not all(isinstance(message, Receipt) for message in messages):
+        named |= {*topics}
+    uids = uids_of(messages)
+    builds = {
+        uid: task.build_result
+        for uid, message in zip(uids, messages, strict=True)
+        if isinstance(message, CallReceipt) and (task := find_task(*message.task)) is not None
+    }
+    return ResultSet(uids, broker.results(sorted(named), group), broker.pool, builds)

@@ -24,9 +24,10 @@ from emsworker.core.model import Topic
 from emsworker.core.options import is_number, raise_problems, refuse_unknown, whole
 from emsworker.core.schedule import Declared, ScheduleRow
 from emsworker.publish.outgoing import Outgoing, admit
+from emsworker.tasks.calls import call_body
 from emsworker.tasks.periodic import read_timetable
 from emsworker.tasks.registry import Registry
-from emsworker.tasks.task import Task, call_body
+from emsworker.tasks.task import Task
 
 _OPTIONS = ("topic", "key", "tag", "headers", "serializer", "compression", "priority")
 _LIMIT = whole(1, 10_000)

@@ -1,239 +1,41 @@
-"""Tasks and subscriptions, and the routes that find the handler of a message."""
+"""Tasks, which are called now or sent to be run by a worker, and their calls that are not sent yet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import Enum, auto
 from inspect import Signature as FunctionSignature
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, overload
 
-from emsworker.core.config import Settings
-from emsworker.core.durations import LONGEST_S
-from emsworker.core.errors import ConfigError, DecodeError, Problem, Retry, UnknownTask, WrongArguments
-from emsworker.core.extension import load, task_maker
-from emsworker.core.model import EXPIRES_HEADER, GROUP_HEADER, TASK_HEADER, Message, Order, R, Receipt
-from emsworker.core.options import is_number, refuse_reserved, refuse_unknown
+from emsworker.core.errors import DecodeError, Retry, WrongArguments
+from emsworker.core.extension import load
+from emsworker.core.model import Message, R, Receipt
+from emsworker.core.options import refuse_unknown
 from emsworker.core.process.forks import lazy
-from emsworker.core.process.threads import ThreadPool
 from emsworker.core.run import UNWATCHED, Run
-from emsworker.core.selection.filters import EVERYTHING, Filter
-from emsworker.publish.outgoing import MESSAGE_OPTIONS, DeliveryOptions, Outgoing, SendOptions
-from emsworker.publish.transaction import OutboxTransaction
+from emsworker.publish.outgoing import DeliveryOptions, Outgoing
 from emsworker.tasks.annotations import ArgumentTypes, ResultType, Types, read_types, signature_of
+from emsworker.tasks.calls import CALLED_WITH, CallOptions, CallTarget, ManyOptions, call_body, prepare_call
 from emsworker.tasks.fair_key import add_key
-from emsworker.tasks.idempotency import Once
+from emsworker.tasks.handler import Handler
 from emsworker.tasks.options import HandlerOptions
+from emsworker.tasks.port import App
 from emsworker.tasks.results import AsyncResult, CallReceipt
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec as _ParamSpec
 
-    from emsworker.flows.canvas.words import Part, chain, group
+    from emsworker.flows import Part, chain, group
 
     P = _ParamSpec("P", default=...)  # `Task` alone is Task[..., Any]
 else:
     P = ParamSpec("P")
 
 
-Sent = TypeVar("Sent")
 T = TypeVar("T")
 
 _FLOWS = "emsworker.flows"  # an extension: loaded when it is used
-
-
-class ManyOptions(DeliveryOptions, total=False):
-    """Options that many calls of a task have in common, for type checkers; see :meth:`Task.delay_many`."""
-
-    topic: str | None
-    expires: float | datetime | None
-
-
-class CallOptions(ManyOptions, total=False):
-    """Options of a task's call, for type checkers; see :meth:`Task.apply_async`."""
-
-    task_id: str | None
-    transaction: Any
-
-
-class App(Protocol):
-    """The app of a task: what tasks, and handlers by way of ``self.app``, use of it."""
-
-    name: str
-    settings: Settings
-
-    @property
-    def pool(self) -> ThreadPool:
-        """The threads on which coroutines send."""
-        ...
-
-    def send(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message."""
-        ...
-
-    def send_many(
-        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
-    ) -> list[Receipt]:
-        """Send many messages."""
-        ...
-
-    async def asend(self, topic: str, body: Any, *, transaction: Any = None, **options: Unpack[SendOptions]) -> Receipt:
-        """Send one message from a coroutine."""
-        ...
-
-    async def asend_many(
-        self, topic: str, bodies: Iterable[Any], *, transaction: Any = None, **options: Unpack[SendOptions]
-    ) -> list[Receipt]:
-        """Send many messages from a coroutine."""
-        ...
-
-    def send_task(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        group: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Receipt[Any]:
-        """Send a call of a task by its name."""
-        ...
-
-    async def asend_task(
-        self,
-        name: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        group: str | None = None,
-        **options: Unpack[CallOptions],
-    ) -> Receipt[Any]:
-        """Send a call of a task by its name, from a coroutine."""
-        ...
-
-    async def in_pool(self, name: str, topic: str, send: Callable[[Any], Sent], transaction: Any) -> Sent:
-        """Send by a thread of the pool, or in a transaction of an asynchronous driver."""
-        ...
-
-    def gathers(self, transaction: Any) -> bool:
-        """Return whether a send of a coroutine may share a commit with others."""
-        ...
-
-    async def send_gathered(self, name: str, prepare: Callable[[], Outgoing]) -> Receipt[Any]:
-        """Send one message, which a thread prepares, together with what other coroutines send."""
-        ...
-
-    def send_calls(self, topic: str, outgoing: list[Outgoing], *, transaction: Any = None) -> list[Receipt[Any]]:
-        """Send many messages whose headers may be reserved."""
-        ...
-
-    def send_prepared(self, outgoing: Outgoing, transaction: Any = None) -> Receipt[Any]:
-        """Send one message whose headers may be reserved."""
-        ...
-
-    def transaction(self) -> AbstractContextManager[OutboxTransaction]:
-        """Return a transaction of SQL and messages."""
-        ...
-
-    def cancel(self, message: str | Receipt, topic: str | None = None) -> bool:
-        """Cancel a message; see :meth:`Ems.cancel`."""
-        ...
-
-    @overload
-    def result(self, message: Receipt[R], *, group: str | None = None) -> AsyncResult[R]: ...
-    @overload
-    def result(self, message: str, *, group: str | None = None) -> AsyncResult: ...
-    def result(self, message: Receipt[Any] | str, *, group: str | None = None) -> AsyncResult[Any]:
-        """Return the result of a call."""
-        ...
-
-    def once(self, key: str | bytes, *, backend: str = "mysql", **options: Any) -> Once:
-        """Return a guard around an effect."""
-        ...
-
-    def server_time(self, when: float | datetime) -> datetime:
-        """Return a time, or a number of seconds from the server's now, as a time in UTC."""
-        ...
-
-
-CALLED_WITH = MESSAGE_OPTIONS - {"uid"} | {"topic", "expires", "task_id", "transaction"}
-
-
-def check_function(what: str, function: Any) -> None:
-    """Check that a decorator was put on a function.
-
-    Raises:
-        ConfigError: it was not.
-    """
-    if isinstance(function, Handler):
-        fix = "it is declared already; declare the function itself, under another name"
-        raise ConfigError([Problem(what, function.name, fix)])
-    if not callable(function):
-        raise ConfigError(
-            [Problem(what, repr(function), f"@app.{what} is put on a function; a name is given as name=")]
-        )
-
-
-def full_name(function: Any) -> str:
-    """Return the default name of a function; that of a callable object is its class's."""
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "")
-
-
-class Handler:
-    """A function that is called with messages."""
-
-    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
-        self.function = function
-        self.name = name
-        self.options = options
-        self.is_async = iscoroutinefunction(function)
-        if self.is_async and (options.transactional or options.batch):
-            fix = "an async def handler has neither transactional nor batch; leave out async, or use concurrency"
-            raise ConfigError([Problem("task", name, fix)])
-
-    @property
-    def together(self) -> int:
-        """The number of neighbouring messages that are run together; 0 for one by one."""
-        return self.options.concurrency if self.is_async else self.options.batch
-
-    def call(self, message: Message, transaction: Any = None) -> Any:
-        """Run it for one message; ``transaction`` is given to transactional handlers only."""
-        raise NotImplementedError
-
-    def dump_result(self, value: Any) -> Any:
-        """Return what it has returned, as it is stored.
-
-        Raises:
-            EncodeError: it is not what the handler's annotation says.
-        """
-        return value
-
-    def call_batch(self, messages: Sequence[Message], transaction: Any = None) -> Any:
-        """Run it for several messages at once."""
-        first = () if transaction is None else (transaction,)
-        return self.function(*first, messages)
-
-
-class Subscription(Handler):
-    """A handler for every message of a topic, in a group of its own: ``function(message)``."""
-
-    def __init__(self, function: Callable[..., Any], name: str, options: HandlerOptions) -> None:
-        super().__init__(function, name, options)
-        if options.priority is not None:
-            fix = "a subscription sends nothing; give the priority when you send"
-            raise ConfigError([Problem("priority", str(options.priority), fix)])
-        if options.typed:
-            raise ConfigError([Problem("typed", "True", "a subscription gets messages, whose bodies are plain JSON")])
-
-    def call(self, message: Message, transaction: Any = None) -> Any:
-        """Run it for one message."""
-        if transaction is None:
-            return self.function(message)
-        return self.function(transaction, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +308,7 @@ class Task(Handler, Generic[P, R]):
         """
         refuse_unknown("apply_async()", options, CALLED_WITH)
         call = self.prepare(args, kwargs, expires=expires, task_id=task_id, topic=topic, **options)
-        return self.receipt_of(self.app.send_prepared(call, transaction))
+        return self.receipt_of(self.app.publisher.publish(call.topic, [call], transaction)[0])
 
     def receipt_of(self, receipt: Receipt[Any]) -> Receipt[R]:
         """Return the receipt of a call of this task; one that names the task if its result is built."""
@@ -550,7 +352,7 @@ class Task(Handler, Generic[P, R]):
         if self.options.fair is not None:
             options["headers"] = self.with_key(body, options.get("headers"))
         target = self._target if topic is None else CallTarget(self.name, topic or self.topic, self.group)
-        return prepare_call(self.app, target, body, expires, task_id, options)
+        return prepare_call(target, body, expires, task_id, options, self.app.server_time)
 
     @lazy
     def _target(self) -> CallTarget:
@@ -632,7 +434,7 @@ class Task(Handler, Generic[P, R]):
             raise WrongArguments(
                 f"calls of task {self.name!r} are for topics {', '.join(sorted(topics))}; give those of one topic"
             )
-        sent = self.app.send_calls(topics.pop(), prepared, transaction=transaction) if prepared else []
+        sent = self.app.publisher.publish(topics.pop(), prepared, transaction, many=True) if prepared else []
         return sent if self.result_type is None else [self.receipt_of(receipt) for receipt in sent]
 
     async def adelay_many(
@@ -644,7 +446,7 @@ class Task(Handler, Generic[P, R]):
             return self.delay_many(calls, transaction=transaction, **options)
 
         name, topic = f"calls of {self.name}", options.get("topic") or self.topic
-        return await self.app.in_pool(name, topic, send, transaction)
+        return await self.app.publisher.in_pool(name, topic, send, transaction)
 
     def _prepare_one(self, call: Any, options: ManyOptions) -> Outgoing:
         if isinstance(call, Signature):
@@ -700,14 +502,14 @@ class PreparedTask(Generic[P, R]):
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Send a call to the stream from a coroutine; see :meth:`Ems.asend` for what a cancellation does."""
         task, name, transaction = self.task, f"a call of {self.task.name}", self.options.get("transaction")
-        if task.app.gathers(transaction):
-            return task.receipt_of(await task.app.send_gathered(name, lambda: self._prepare(args, kwargs)))
+        if task.app.publisher.gathers(transaction):
+            return task.receipt_of(await task.app.publisher.send_gathered(name, lambda: self._prepare(args, kwargs)))
 
         def send(transaction: Any) -> Receipt[R]:
             options: CallOptions = {**self.options, "transaction": transaction}
             return task.apply_async(args, kwargs, **options)
 
-        return await task.app.in_pool(name, self.options.get("topic") or task.topic, send, transaction)
+        return await task.app.publisher.in_pool(name, self.options.get("topic") or task.topic, send, transaction)
 
     def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outgoing:
         options = {name: value for name, value in self.options.items() if name != "transaction"}
@@ -715,64 +517,6 @@ class PreparedTask(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<PreparedTask {self.task.name} of {self.task.app.name}>"
-
-
-def call_body(task: str, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments of a call as they are sent.
-
-    Raises:
-        WrongArguments: they are not a list and a dict by names.
-    """
-    kwargs = {} if kwargs is None else kwargs
-    if type(args) is tuple and type(kwargs) is dict and not kwargs:  # the usual call
-        return [list(args), {}]
-    if isinstance(args, str | bytes | Mapping) or not isinstance(args, Iterable):
-        raise WrongArguments(
-            f"args of task {task!r} is a {type(args).__name__}; give a list or tuple; nothing was sent"
-        )
-    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        raise WrongArguments(f"kwargs of task {task!r} must be a dict by names of arguments; nothing was sent")
-    return [list(args), dict(kwargs)]
-
-
-@dataclass(frozen=True)
-class CallTarget:
-    """The target of a call: its task's name, and the topic and group that run it."""
-
-    task: str
-    topic: str
-    group: str
-
-
-def prepare_call(
-    app: App,
-    target: CallTarget,
-    body: list[Any],
-    expires: float | datetime | None,
-    task_id: str | None,
-    options: DeliveryOptions,
-) -> Outgoing:
-    """Return a call as it is sent; the arguments and errors are those of :meth:`Task.apply_async`.
-
-    Args:
-        body: made by :func:`call_body`.
-    """
-    headers = {TASK_HEADER: target.task, GROUP_HEADER: target.group}
-    if given := options.pop("headers", None):
-        refuse_reserved(given)
-        headers = Outgoing(target.topic, None, headers=given).headers | headers
-    if expires is not None:
-        headers[EXPIRES_HEADER] = app.server_time(_checked_expiry(expires)).isoformat()
-    wanted: SendOptions = {**options, "headers": headers, "uid": task_id}
-    return Outgoing(target.topic, body, **wanted)
-
-
-def _checked_expiry(expires: Any) -> float | datetime:
-    if isinstance(expires, datetime):
-        return expires
-    if not is_number(expires) or not -LONGEST_S <= expires <= LONGEST_S:
-        raise ConfigError([Problem("expires", repr(expires), "must be a number of seconds, or a datetime")])
-    return float(expires)
 
 
 @dataclass(slots=True)
@@ -828,7 +572,8 @@ class Signature(PartialSignature[R]):
 
     def delay(self, *, transaction: Any = None) -> Receipt[R]:
         """Send it now; see :meth:`Task.apply_async`."""
-        return self.task.receipt_of(self.task.app.send_prepared(self.prepare(), transaction))
+        call = self.prepare()
+        return self.task.receipt_of(self.task.app.publisher.publish(call.topic, [call], transaction)[0])
 
     def prepare(self) -> Outgoing:
         """Return what is sent.
@@ -841,102 +586,3 @@ class Signature(PartialSignature[R]):
                 f"a call of {self.task.name!r} has link or link_error, so it is a flow: send it as chain(...).delay()"
             )
         return self.task.prepare(self.args, self.kwargs, **self.options)  # type: ignore[misc]
-
-
-class PassedOver(Enum):
-    """The marker of a call that a group neither runs nor refuses.
-
-    ``PASSED_OVER``: its task belongs to another group of the topic; ``HELD``: its task is paused.
-    """
-
-    PASSED_OVER = auto()
-    HELD = auto()
-
-
-PASSED_OVER = PassedOver.PASSED_OVER
-HELD = PassedOver.HELD
-
-
-@dataclass
-class Route:
-    """The handlers of one group on one topic: its tasks by name, or one subscription for everything."""
-
-    topic: str
-    group: str
-    tasks: dict[str, Task] = field(default_factory=dict)
-    subscription: Subscription | None = None
-    filter: Filter = EVERYTHING
-    order: Order = Order.NONE
-    _made: dict[str, Task] = field(default_factory=dict)
-
-    def find(self, name: str) -> Task | None:
-        """Return a task of the group: one that was declared, or one that an extension gives to groups with tasks."""
-        found = self.tasks.get(name) or self._made.get(name)
-        if found is None and self.tasks and (make := task_maker(name)) is not None:
-            found = make(self, name)
-            if found is not None:
-                self._made[name] = found
-        return found
-
-    def declare_order(self, wanted: str | None) -> None:
-        """Set the order in which the group runs, as a handler asks for it.
-
-        Raises:
-            ConfigError: there is no such order, another handler of the group asked for another one, or a handler
-                takes several messages at once.
-        """
-        if wanted is None:
-            return
-        if wanted not in tuple(Order):
-            raise ConfigError(
-                [Problem("order", repr(wanted), f"must be one of {', '.join(map(repr, map(str, Order)))}")]
-            )
-        if self.order not in (Order.NONE, wanted):
-            fix = f"another handler of {self.topic}/{self.group} asks for {str(self.order)!r}; a group has one order"
-            raise ConfigError([Problem("order", repr(wanted), fix)])
-        self.order = Order(wanted)
-
-    def check_order(self, order: Order) -> None:
-        """Refuse handlers that cannot keep the group's order.
-
-        Raises:
-            ConfigError: one takes several messages in a call.
-        """
-        for handler in self.handlers:
-            if order is not Order.NONE and handler.options.batch:
-                fix = f"group {self.group!r} runs in order ({order}), one message at a time: leave out batch"
-                raise ConfigError([Problem(handler.name, f"batch={handler.options.batch}", fix)])
-
-    @property
-    def handlers(self) -> list[Handler]:
-        """All handlers of the group."""
-        return [*self.tasks.values(), *([self.subscription] if self.subscription is not None else [])]
-
-    @property
-    def concurrency(self) -> int:
-        """The most messages that an async handler of the group may run at once; 0 if it has none."""
-        return max((handler.together for handler in self.handlers if handler.is_async), default=0)
-
-    @property
-    def at_once(self) -> bool:
-        """True if a thread may run several of its messages at once."""
-        return any(handler.together for handler in self.handlers)
-
-    def resolve(self, message: Message) -> Handler | PassedOver:
-        """Return the handler of a message, or ``PASSED_OVER`` for a call of a task that another group runs.
-
-        Raises:
-            UnknownTask: no task of that name is known here, and no other group was to run it.
-            DecodeError: its headers are damaged.
-        """
-        if self.subscription is not None:
-            return self.subscription
-        name = message.headers.get(TASK_HEADER)
-        task = self.tasks.get(name) if name is not None else None
-        if task is None and name and message.headers.get(GROUP_HEADER, self.group) != self.group:
-            return PASSED_OVER
-        task = task or (self.find(name) if name else None)
-        if task is None:
-            what = f"task {name!r} is not known to this worker" if name else "the message names no task"
-            raise UnknownTask(f"{what}; known in {self.topic}/{self.group}: {', '.join(sorted(self.tasks)) or 'none'}")
-        return task

@@ -31,7 +31,7 @@ from emsworker.core.times import in_utc
 from emsworker.core.work import AvailableWork, Claimant
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 _CLAIM = 500
 _MOST_RUNS = 20_000
@@ -61,7 +61,7 @@ class TestedApp(Protocol):
     settings: Settings
     middleware: tuple[Middleware, ...]
     registry: Registry
-    broker: Broker
+    streams: Broker
 
 
 @dataclass(frozen=True)
@@ -105,16 +105,16 @@ class TestApp:
         Raises:
             EmsError: the app is in a test already.
         """
-        before = self.app.broker
+        before = self.app.streams
         if before.in_memory:
             raise EmsError(f"app {self.app.name!r} runs in memory already; end that test first")
-        self._before, self.app.broker = before, self._broker
+        self._before, self.app.streams = before, self._broker
         self._declare_schedules()
 
     def stop(self) -> None:
         """Restore the app's stream."""
         if self._before is not None:
-            self.app.broker, self._before = self._before, None
+            self.app.streams, self._before = self._before, None
 
     def __enter__(self) -> TestApp:
         self.start()

@@ -121,8 +121,11 @@ def ems_web(
         ConfigError: a URL is wrong.
         StoreUnavailable: the app names no stream, and no local one is running.
     """
-    replicas = None if isinstance(stream, str) else stream.settings.read_url
-    urls = {MAIN: stream} if isinstance(stream, str) else {name: one.url for name, one in stream.servers.items()}
+    if isinstance(stream, str):
+        urls, replicas = {MAIN: stream}, None
+    else:
+        urls = {name: one.url for name, one in stream.streams.servers.items()}
+        replicas = stream.settings.read_url
     changes = operator_url or os.environ.get("EMS_WEB_OPERATOR_URL") or None
     rule = access or Local("viewer")
     if len(urls) == 1:

@@ -43,7 +43,7 @@ from emsworker.core.url import redact
 
 if TYPE_CHECKING:
     from emsworker.app import Ems
-    from emsworker.tasks.task import Route
+    from emsworker.tasks.route import Route
     from emsworker.worker.child_spec import ChildSpec
 
 _TIMEOUT_S = 120

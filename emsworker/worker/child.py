@@ -38,7 +38,7 @@ from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
 from emsworker.observe.metrics import CpuSeconds, missing_metrics, share_metrics
 from emsworker.tasks.fairness import check_no_order, fair_of
-from emsworker.tasks.handlers import declare_handlers
+from emsworker.tasks.handler_rows import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
 from emsworker.tasks.periodic import declare_schedules

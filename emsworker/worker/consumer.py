@@ -32,7 +32,7 @@ from emsworker.core.process import forks
 from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import Runnable, Trouble
 from emsworker.tasks.middleware import Middleware
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 from emsworker.worker.recycler import Allowance, Recycler
 
 log = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from emsworker.store import (
 from emsworker.store.cluster import schedules
 from emsworker.tasks.fairness import check_no_order, fair_of
 from emsworker.tasks.limits import limit_of
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 _CALL_TIMEOUT_S = 3.0
 _NAMED = 5

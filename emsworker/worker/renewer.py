@@ -14,6 +14,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
+from emsworker.consume.lease import end_leases, renew_leases
 from emsworker.core.config import Settings
 from emsworker.core.errors import EmsError, StoreError
 from emsworker.core.process.clock import ticks
@@ -23,7 +24,6 @@ from emsworker.core.process.runnable import Trouble
 from emsworker.core.process.scratch import open_scratch, read_scratch
 from emsworker.observe.logs import configure_logging
 from emsworker.store import Database
-from emsworker.store.cluster import clients
 from emsworker.worker.child_spec import ChildSpec
 
 log = logging.getLogger("emsworker.worker.renewer")  # it runs as __main__
@@ -100,14 +100,14 @@ def renew_until_end(spec: RenewerSpec) -> None:
         if ticks() >= due:
             due = ticks() + spec.renew_s
             try:
-                database.call(partial(clients.renew_process, process_id=spec.process_id, lease_s=spec.lease_s))
+                database.call(partial(renew_leases, process_id=spec.process_id, lease_s=spec.lease_s))
             except (StoreError, EmsError) as error:
                 trouble.note("cannot renew the leases of a solo worker", error)
             else:
                 trouble.over("the leases of a solo worker are renewed")
         time.sleep(_LOOK_S)
     with best_effort(log, "could not end the leases of a solo worker; they run out by themselves"):
-        database.call(partial(clients.delete_process, process_id=spec.process_id))
+        database.call(partial(end_leases, process_id=spec.process_id))
 
 
 if __name__ == "__main__":

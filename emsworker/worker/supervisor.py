@@ -26,6 +26,7 @@ from typing import IO
 
 from emsworker.beat.leader import BeatHealth, Beats
 from emsworker.consume.isolation import SHARED_BYTES, SPARE_S
+from emsworker.consume.lease import end_leases
 from emsworker.core.config import Settings
 from emsworker.core.durations import span_text
 from emsworker.core.process.clock import ticks
@@ -37,7 +38,6 @@ from emsworker.core.servers import MAIN
 from emsworker.core.terminal_text import escape_control
 from emsworker.core.url import redact
 from emsworker.store import Database
-from emsworker.store.cluster import clients
 from emsworker.worker.child_spec import (
     AWAY,
     ENDING,
@@ -442,7 +442,7 @@ class Supervisor:
 
     def _end_leases(self, slot: _Slot) -> None:
         with best_effort(log, f"could not end the leases of child {slot.number}; they run out by themselves"):
-            clients.delete_process(self._sessions[slot.server], slot.process_id)
+            end_leases(self._sessions[slot.server], slot.process_id)
 
     # -- waiting, signals, the end -------------------------------------------------------------------------------------
 

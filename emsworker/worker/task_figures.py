@@ -20,7 +20,7 @@ from emsworker.core.process.clock import ticks
 from emsworker.core.process.runnable import OnDeath, Runnable
 from emsworker.core.task_figures import TaskFigures, bucket_of
 from emsworker.tasks.middleware import Middleware
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 UNKNOWN = "(unknown)"  # whoever sends a message chooses its task's name; a name that no worker knows gets no row
 _FINE = (Outcome.DONE, Outcome.IGNORED, Outcome.EXPIRED, Outcome.CANCELLED)

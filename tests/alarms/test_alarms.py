@@ -22,7 +22,7 @@ from emsworker.alarms.dead_man import PingDeadMan
 from emsworker.alarms.machine import Attempts, Step
 from emsworker.alarms.measurements import measure
 from emsworker.alarms.watch import WatchAlarms
-from emsworker.beat.locks import WatchLocks
+from emsworker.beat.server import WatchLocks
 from emsworker.core.alarms import Alarm, Metric, Rule
 from emsworker.core.config import Settings
 from emsworker.core.errors import AlreadyExists, ConfigError, DiskFull, UnknownAlarm

@@ -27,7 +27,7 @@ def several(server: LocalDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         app = Ems()
         app.send_many("orders.new", [f"order {n}" for n in range(3)])
         app.send_many("mail", ["letter"])
-        app.stream_of("orders.new").group(app.broker.topic("orders.new"), "billing")
+        app.streams.kept_by("orders.new").group(app.broker.topic("orders.new"), "billing")
         app.close()
         yield several
 

@@ -31,7 +31,7 @@ def several(servers: TestServers) -> Iterator[Several]:
         app = Ems(url=several.url, servers=several.setting(east="orders.*"))
         app.send("orders.new", 1)
         app.send("mail", 2)
-        app.stream_of("orders.new").group(app.broker.topic("orders.new"), "billing")
+        app.streams.kept_by("orders.new").group(app.broker.topic("orders.new"), "billing")
         app.close()
         yield several
 
@@ -121,7 +121,7 @@ def test_every_list_says_on_which_server_a_thing_is(run: Run, several: Several) 
 
 def test_top_shows_the_groups_of_every_server(run: Run, several: Several) -> None:
     app = Ems(url=several.url, servers=several.setting(east="orders.*"))
-    app.stream_of("mail").group(app.broker.topic("mail"), "senders")
+    app.streams.kept_by("mail").group(app.broker.topic("mail"), "senders")
     app.close()
     table = run("top")
     assert [line.split()[:3] for line in table.stdout.splitlines()] == [

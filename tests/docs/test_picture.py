@@ -1,4 +1,4 @@
-"""The moving picture of the README: small, whole, and drawn from a run in which each order is booked once."""
+"""The pictures: those of ideas are as their file draws them; that of the README is small, whole, and of a real run."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -7,9 +7,20 @@ from pathlib import Path
 import pytest
 
 from docs.picture import PICTURE, Run, draw, record
+from docs.ten_pictures import FOLDER, drawn
 from tests.support.servers import TestServers, chosen_flavors, fresh_database
 
 _SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_ten_pictures_are_as_they_are_drawn_and_each_is_shown_with_its_words() -> None:
+    page = (FOLDER.parent / "discussions" / "pictures.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[([^\]]+)\]\(\.\./img/([^)]+)\)", page)
+    assert [FOLDER / name for _, name in shown] == [*drawn()]
+    for said, name in shown:
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        assert text == drawn()[FOLDER / name], f"{name}: run python -m docs.ten_pictures"
+        assert ET.fromstring(text).attrib["aria-label"] == said
 
 
 def test_the_picture_is_small_and_brings_all_that_it_shows() -> None:

@@ -926,7 +926,7 @@ def test_a_flow_that_a_schedule_has_started_knows_its_slot() -> None:
     slot = datetime(2026, 1, 2, 3, tzinfo=UTC)
     with app.test() as test:
         headers = {"ems-task": "nightly", "ems-group": nightly.group, "ems-slot": slot.isoformat()}
-        app.send_call(nightly.topic, [[], {}], headers=headers)
+        app.publisher.send(nightly.topic, [[], {}], headers=headers)
         test.run()
         nightly.start()
         test.run()

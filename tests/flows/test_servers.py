@@ -163,7 +163,7 @@ def test_flows_go_on_where_their_topic_has_moved(two: Two) -> None:
     handles = {n: far.moves.start(n, id=f"moves-{n}") for n in (10, 20)}
     for handle in handles.values():
         until(lambda handle=handle: handle.state == "waiting", 30, f"it waits; log:\n{two.logs()}")
-    assert two.app.server_of(far.MOVES) == "main"
+    assert two.app.streams.locate(far.MOVES)[-1] == "main"
     with closing(Ems("mover", **two.settings)) as mover:
         assert TopicMove(mover, far.MOVES, "east").run(timeout_s=60).groups == 2
     again = far.moves.start(10, id="moves-10")
@@ -202,7 +202,7 @@ def test_a_call_that_waits_goes_along_with_its_topic(two: Two) -> None:
 
 
 def test_a_start_that_is_not_committed_holds_up_a_move(two: Two) -> None:
-    _ = two.app.stream_of(far.MOVES).topic(far.MOVES)
+    _ = two.app.streams.kept_by(far.MOVES).topic(far.MOVES)
     with closing(Ems("mover", **two.settings)) as mover:
         with two.app.transaction() as transaction:
             far.moves.start(1, id="once", transaction=transaction)
@@ -226,7 +226,7 @@ def test_a_call_is_lost_only_when_no_server_has_it(two: Two) -> None:
     two.watch()
     assert handle.state == "waiting" and two.rows("main", _ENDS) == [(0, 0)]
     ((flow,),) = two.rows("main", "SELECT id FROM ems_flow")
-    assert two.app.cancel(uid_text(CallPlace(two.app.servers["main"].stream_id, flow, 1, 0).uid), "east.nobody")
+    assert two.app.cancel(uid_text(CallPlace(two.app.streams.servers["main"].stream_id, flow, 1, 0).uid), "east.nobody")
     until(lambda: (two.watch(), handle.ready)[1], 30, f"it is told; log:\n{two.logs()}")
     assert two.ended(handle) == "CallLost"
 

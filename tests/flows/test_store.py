@@ -161,7 +161,7 @@ def test_a_start_sees_a_flow_that_was_committed_after_its_snapshot(stream: Strea
 
 def test_a_write_whose_answer_was_lost_is_not_taken_for_another_run(stream: Stream, shop: Ems) -> None:
     with proxied(stream.url) as (proxy, url):
-        store = MysqlFlowStore(Database(url), shop.stream_of("default"))
+        store = MysqlFlowStore(Database(url), shop.streams.kept_by("default"))
         waits, done = RunChange(state=WAITING, waits="x"), RunChange(state=DONE, value=b"1")
         for number, (end, marker) in enumerate(((waits, b"COMMIT"), (done, b"state = 'done'"))):
             loaded = begun(store, f"f{number}")

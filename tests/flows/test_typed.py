@@ -153,7 +153,7 @@ def test_a_flow_whose_arguments_cannot_be_built_fails_at_once(test: TestApp) -> 
         assert len(test.dead) == 1 and test.dead[0].attempt == 1
     finally:
         inner._types_by_version[1] = types
-    app.send_call("default", [["x"], {}], headers={"ems-task": inner.name})
+    app.publisher.send("default", [["x"], {}], headers={"ems-task": inner.name})
     test.run()
     assert len(test.dead) == 2 and test.dead[1].attempt == 1
     assert "starts no flow: task" in test.dead[1].reason and "order = 'x' does not fit" in test.dead[1].reason

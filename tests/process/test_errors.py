@@ -102,7 +102,7 @@ def test_tasks_know_their_request_and_retry_themselves(one_stream: Stream) -> No
     actor.add.delay(2, y=3)
     receipt = actor.bound.apply_async((77,), key="k")
     app.send("tasks", [[], {}], headers={"h": "no task"})
-    app.send_call("tasks", [[], {}], headers={"ems-task": "nobody_knows"})
+    app.publisher.send("tasks", [[], {}], headers={"ems-task": "nobody_knows"})
     stream.wait_ended([5, 77])
     until(lambda: len(stream.rows("SELECT * FROM ems_dead")) == 2, 20, "unknown tasks are dead")
     stream.wait_settled()

@@ -10,7 +10,7 @@ FORKS = 20
 
 
 def _call(stream: Stream, task: str, n: int, *args: object) -> None:
-    stream.app.send_call("forks", [[n, *args], {}], headers={"ems-task": task})
+    stream.app.publisher.send("forks", [[n, *args], {}], headers={"ems-task": task})
 
 
 def test_children_of_handlers_send_and_end(stream: Stream) -> None:

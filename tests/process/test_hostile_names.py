@@ -31,7 +31,7 @@ def test_a_name_that_is_none_is_refused_where_it_is_sent(name: str) -> None:
     app = Ems("names")
     with app.test() as test:
         with pytest.raises(InvalidName, match="is not a valid name") as refused:
-            app.send_call("default", [[], {}], headers={"ems-task": name})
+            app.publisher.send("default", [[], {}], headers={"ems-task": name})
         assert len(str(refused.value)) < 1000 and not test.sent
         with pytest.raises(InvalidName):
             app.task(name=name)(print)

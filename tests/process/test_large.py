@@ -16,6 +16,7 @@ from tests.support.waiting import until
 
 APP = "tests.process.apps.large:app"
 BODIES, CHUNKS = "SELECT COUNT(*) FROM ems_large_body", "SELECT COUNT(*) FROM ems_body_chunk"
+_CHUNKS_OF_ONE = 20
 _SENDER = """
 import hashlib, os, sys
 from emsworker import Ems
@@ -37,7 +38,7 @@ def test_100_mb_reach_every_handler_of_a_server_that_takes_16(stream: Stream) ->
         sender = Ems("sender", url=stream.urls["sender"])
         body = random.Random(1).randbytes(100_000_000)
         receipt = sender.send("blobs", body)
-        call = sender.send_call("calls", [["x" * (5 << 20)], {}], headers={"ems-task": "count"})
+        call = sender.publisher.send("calls", [["x" * (5 << 20)], {}], headers={"ems-task": "count"})
         wanted = hashlib.sha256(body).hexdigest()
         for group in ("threads", "coroutines"):
             assert sender.result(receipt, group=group).get(60) == wanted
@@ -63,18 +64,18 @@ def test_a_killed_sender_leaves_no_message_without_its_body_and_no_body_without_
         )
         assert sender.stdout is not None
         confirmed |= {sender.stdout.readline().strip() for _ in range(chance.randint(1, 2))}
-        changed = chance.randint(1, 18)
-        until(lambda changed=changed: _changed(stream) >= changed, 20, "it is within a transaction", 0.005)
+        written = chance.randint(1, 18)
+        until(lambda written=written: _uncommitted(stream) >= written, 20, "it is within a transaction", 0.005)
         sender.kill()
         confirmed |= set(filter(None, sender.stdout.read().split()))
         sender.wait()
-    until(lambda: not _changed(stream), 20, "the server has rolled back what was not committed")
+    until(lambda: not _uncommitted(stream), 20, "the server has rolled back what was not committed")
     Admin(stream.app).create_group("blobs", "readers")
     stream.beat()
     until(lambda: stream.one("SELECT COUNT(*) FROM ems_outbox") == 0, 20, "all are in the stream")
     count = stream.one("SELECT COUNT(*) FROM ems_message WHERE `offset` > 0")
     assert stream.one(BODIES) == count >= len(confirmed) >= 2
-    assert stream.one(CHUNKS) == 20 * count
+    assert stream.one(CHUNKS) == _CHUNKS_OF_ONE * count
     with stream.app.consumer("blobs", "readers") as consumer:
         for _ in range(count):
             message = consumer.fetch(1, wait=20)[0]
@@ -84,8 +85,9 @@ def test_a_killed_sender_leaves_no_message_without_its_body_and_no_body_without_
     assert not confirmed
 
 
-def _changed(stream: Stream) -> int:
-    """The rows that a transaction has changed which is still open."""
-    with connect(stream.server.admin_url) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT COALESCE(MAX(trx_rows_modified), 0) FROM information_schema.INNODB_TRX")
-        return int(cursor.fetchall()[0][0])
+def _uncommitted(stream: Stream) -> int:
+    """The chunks of the body whose transaction is open; MySQL's list of transactions is too old for who asks often."""
+    with connect(stream.url) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+        cursor.execute(CHUNKS)
+        return int(cursor.fetchall()[0][0]) % _CHUNKS_OF_ONE

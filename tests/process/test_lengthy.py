@@ -1,18 +1,20 @@
 """A handler asks for more time, sees what is left, and tells how far it has come."""
 
 from emsworker.admin.monitoring import Monitoring
+from tests.process.apps.lengthy import TIMEOUT_S
 from tests.process.stream import Stream
 from tests.support.machine import machine_s
 from tests.support.waiting import until
 
 _APP = "tests.process.apps.lengthy:app"
+_LONG_S = 2.2 * TIMEOUT_S
 
 
 def test_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_retry(stream: Stream) -> None:
-    receipts = [_send(stream, "work", "works", n, 1.8, n != 1) for n in range(3)]
-    _send(stream, "await", "awaits", 10, 1.8, True)
-    _send(stream, "await", "awaits", 11, 1.8, True)
-    _send(stream, "await", "awaits", 12, 1.8, False)
+    receipts = [_send(stream, "work", "works", n, _LONG_S, n != 1) for n in range(3)]
+    _send(stream, "await", "awaits", 10, _LONG_S, True)
+    _send(stream, "await", "awaits", 11, _LONG_S, True)
+    _send(stream, "await", "awaits", 12, _LONG_S, False)
     stream.send("moved", [{"n": 1}])
     stream.send("keyed", [{"n": 20}], key="x")
     worker = stream.worker(_APP, threads=6)
@@ -40,7 +42,7 @@ def test_a_task_that_extends_runs_once_and_one_that_does_not_is_moved_to_retry(s
 
 
 def _send(stream: Stream, task: str, topic: str, n: int, s: float, extends: bool) -> object:
-    return stream.app.send_call(topic, [[n, s, extends], {}], headers={"ems-task": task})
+    return stream.app.publisher.send(topic, [[n, s, extends], {}], headers={"ems-task": task})
 
 
 def _later(stream: Stream, receipt: object, fraction: float) -> object:

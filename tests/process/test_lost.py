@@ -27,7 +27,7 @@ def _starts(stream: Stream, n: int = POISON) -> list[int]:
 def _call(stream: Stream, name: str, *bodies: dict[str, Any]) -> None:
     """Call a task of the app."""
     for body in bodies:
-        stream.app.send_call("calls", [[body], {}], headers={TASK_HEADER: name})
+        stream.app.publisher.send("calls", [[body], {}], headers={TASK_HEADER: name})
 
 
 def _effects(stream: Stream) -> Counter[int]:

@@ -229,11 +229,11 @@ def test_a_transactional_task_calls_a_task_of_another_server_once(placed: Server
     worker = placed.worker(processes=1)
     bodies = [[[n], {}] for n in range(200)]
     for body in bodies[:100]:
-        app.send_call("main.calls", body, headers={"ems-task": hand_over.name})
+        app.publisher.send("main.calls", body, headers={"ems-task": hand_over.name})
     worker.kill_all()
     placed.worker()
     for body in bodies[100:]:
-        app.send_call("main.calls", body, headers={"ems-task": hand_over.name})
+        app.publisher.send("main.calls", body, headers={"ems-task": hand_over.name})
     until(lambda: len({run[2] for run in placed.runs()}) == 200, 90, "all calls have run on the other server")
     assert Looker(placed.running["main"].url).rows("SELECT n FROM effect")[0][0] == 200
     east = Looker(placed.running["east"].url)

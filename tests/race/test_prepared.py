@@ -1,5 +1,7 @@
 """A connection prepares the statement of its single sends: rows, errors and lost answers are as those of text."""
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from emsworker.store.engine.prepared import AFTER
 from tests.support import rows
 from tests.support.proxy import Cut, proxied
 from tests.support.streams import Stream, stored
+from tests.support.waiting import until
 
 _MARK = b"a body that no statement has"
 
@@ -46,6 +49,21 @@ def test_what_is_prepared_writes_the_rows_that_text_writes(stream: Stream) -> No
     assert stored(stream, "t") == {0: [*range(1, len(found) + 1)]}
 
 
+def test_who_looks_at_the_processes_of_the_server_can_read_what_is_prepared(stream: Stream) -> None:
+    """MySQL refuses ``information_schema.PROCESSLIST`` as a whole if one statement in it holds bytes that are no text."""
+    app = stream.app(allocator="mysql")
+    _prepare(app)
+    look = "SELECT INFO FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()"
+    with contextlib.closing(stream.other()) as other, other.cursor() as cursor, ThreadPoolExecutor(1) as pool:
+        cursor.execute("SELECT * FROM ems_partition FOR UPDATE")
+        sent = pool.submit(app.send, "t", b"\xff\xfe\x80", tag=b"\xff")
+        shown = until(lambda: [info for (info,) in stream.rows(look) if info], 10, "the send waits")
+        assert any("INSERT INTO ems_message" in info for info in shown)
+        assert stream.rows("SHOW FULL PROCESSLIST")
+        other.rollback()
+        assert sent.result(10).offset
+
+
 def test_what_is_prepared_is_refused_as_text_is(stream: Stream) -> None:
     app, other = stream.app(allocator="mysql"), stream.app(allocator="mysql")
     connection = _prepare(app)
@@ -65,7 +83,7 @@ def test_a_prepared_send_whose_answer_is_lost_is_one_row(stream: Stream, cut: Cu
     with proxied(stream.url) as (proxy, url):
         app = stream.app(url=url, allocator="mysql")
         _prepare(app)
-        proxy.arm(_MARK, cut)  # as it is: of a text it would be hexadecimal
+        proxy.arm(_MARK.hex().encode(), cut)
         receipt = app.send("t", _MARK)
         assert receipt.created and proxy.cuts == 1
         assert stream.rows("SELECT `offset` FROM ems_message WHERE body = %s", _MARK) == [(receipt.offset,)]

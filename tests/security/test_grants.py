@@ -22,7 +22,7 @@ from emsworker.admin.demand import Demands
 from emsworker.admin.monitoring import Monitoring
 from emsworker.arrow import scan
 from emsworker.beat.expiry import sweep_holds
-from emsworker.beat.orphans import clear_orphans
+from emsworker.beat.strays import clear_orphans
 from emsworker.cli.main import ems as cli
 from emsworker.core.codec import Decoder
 from emsworker.core.config import Settings
@@ -581,7 +581,7 @@ _OPERATES = (
 )  # fmt: skip
 _NOT_AN_OPERATORS = (
     "topics create more", "topics change TOPIC --rule r", "topics delete TOPIC --yes --force", "groups create TOPIC g", "groups delete TOPIC a --yes --force",
-    "alarms create lag --on lag", "send TOPIC {}",
+    "alarms create lag --on lag",
 )  # fmt: skip
 
 

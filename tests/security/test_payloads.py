@@ -166,7 +166,7 @@ def stream(servers: TestServers, tmp_path: Path) -> Any:
 
 def _smuggle(stream: Stream, raw: bytes, headers: dict[str, str]) -> None:
     """Send what the library refuses to send, as anybody may write it by SQL."""
-    broker = stream.app._broker
+    broker = stream.app.streams
     assert isinstance(broker, MysqlBroker)
     message = NewMessage(new_uid(), None, None, encode_headers(headers), raw)
     broker.producer.send_together([(broker.topic("acts"), message)])

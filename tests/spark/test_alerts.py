@@ -114,7 +114,7 @@ def test_errors_are_counted_by_samples_from_cron(
         return dict(job.run(spark_session, config).summary)
 
     for n in [5, 16, 27, 38, *range(100, 104)]:  # every 11th is no article
-        watched.app.send_call("orders", [[n], {}], headers={"ems-task": "order"})
+        watched.app.publisher.send("orders", [[n], {}], headers={"ems-task": "order"})
     watched.send("idle", [{"n": n} for n in range(16)])
     assert once()["firing"] == 1, "the lag of idle/post; of errors nothing is known yet"
     worker = watched.worker("tests.spark.apps.shop:app", processes=1, threads=1)

@@ -148,7 +148,9 @@ def worked_stream(server: Server, folder: Path) -> Iterator[Worked]:
         worker = stream.worker(APP, processes=2, threads=2)
         for n in range(ORDERS):
             headers = {"ems-task": "order", "region": "us" if n % 4 == 1 else "eu"}
-            stream.app.send_call("orders", [[n], {}], headers=headers, key=f"k{n % 5}", tag=(None, "new", "old")[n % 3])
+            stream.app.publisher.send(
+                "orders", [[n], {}], headers=headers, key=f"k{n % 5}", tag=(None, "new", "old")[n % 3]
+            )
         stream.wait_settled(60)
         assert worker.stop() == 0
         stream.send("idle", [{"n": n} for n in range(IDLE)])

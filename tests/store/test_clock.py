@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from emsworker.beat.clock import correct_times
+from emsworker.beat.expiry import correct_times
 from emsworker.core.config import Settings
 from emsworker.core.schedule import Declared
 from emsworker.store.cluster import clients, schedules

@@ -7,7 +7,7 @@ import pytest
 
 from emsworker import Ems
 from emsworker.arrow import scan
-from emsworker.beat.high_watermark import resolve
+from emsworker.beat.retention import resolve
 from emsworker.beat.services import LedStream, leader_services
 from emsworker.core.config import Settings
 from emsworker.core.model import Topic

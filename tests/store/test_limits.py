@@ -81,7 +81,7 @@ def test_slots_are_counted_over_clients_and_freed_with_their_leases(stream: Stre
     limits.release(stream.session, group.id, holders[2])
     assert limits.acquire(stream.session, group.id, others[1], 100, at_once=True).granted == 2, "one for each message"
     assert limits.acquire(stream.session, group.id, others[2], 100).granted == 0
-    assert limits.sweep(stream.session) == 1, "that of the client that deregistered"
+    assert limits.sweep(stream.session, 100) == 1, "that of the client that deregistered"
     assert limits.count_running(stream.session, group.id) == 3
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from emsworker.beat import locks as beat_locks
-from emsworker.beat.locks import WatchLocks
+from emsworker.beat import server as beat_locks
+from emsworker.beat.server import WatchLocks
 from emsworker.core.config import Settings
 from emsworker.local import LocalDatabase
 from emsworker.store.engine.database import Database

@@ -7,7 +7,7 @@ import pytest
 from emsworker import Ems
 from emsworker.admin import Admin
 from emsworker.admin.check import Severity, check
-from emsworker.beat.orphans import clear_orphans
+from emsworker.beat.strays import clear_orphans
 from emsworker.core.config import Settings
 from emsworker.store.stream import intake, orphans
 from emsworker.store.stream.orphans import OrphanRows

@@ -159,7 +159,7 @@ def test_what_waits_stays_when_its_topic_comes_to_the_server_of_the_outbox(sever
     with app.transaction() as tx:
         tx.send("orders.new", "later", countdown=3600)
     messages = _waiting(several, "main", "orders.new")
-    orders = app.server("orders")
+    orders = app.streams.server("orders")
     kept = orders.kept_topic("orders.new")
     assert kept is not None
     _move(app, "orders.new", "main")  # between the forwarder's reading and its handing over
@@ -206,7 +206,7 @@ def _close(several: Several, source: str, target: str) -> None:
 
 
 def _accept(app: Ems, server: str, topic: str, messages: list[NewMessage]) -> None:
-    broker = app.server(server)
+    broker = app.streams.server(server)
     kept = broker.kept_topic(topic)
     assert kept is not None and broker.accept(kept, messages)
 
@@ -273,8 +273,8 @@ def test_a_dedup_key_that_was_used_before_a_move_is_still_taken(several: Several
 def test_a_move_says_where_messages_stay_that_no_group_runs(app: Ems) -> None:
     app.send("parcels", 1)
     assert TopicMove(app, "parcels", "orders").run(timeout_s=20).unread == ("main",)
-    app.send_call("mailing", [[], {}], headers={})
-    stream = app.stream_of("mailing")
+    app.publisher.send("mailing", [[], {}], headers={})
+    stream = app.streams.kept_by("mailing")
     stream.group(app.broker.topic("mailing"), "readers")
     Admin(stream.database).reset_group("mailing", "readers", "latest")
     assert TopicMove(app, "mailing", "orders").run(timeout_s=20).unread == ()
@@ -282,7 +282,7 @@ def test_a_move_says_where_messages_stay_that_no_group_runs(app: Ems) -> None:
 
 def test_alarm_rules_and_silences_go_along_with_their_topic(several: Several, app: Ems) -> None:
     app.send("mail", 1)
-    old, new = Admin(app.server("mail").database).alarms, Admin(app.server("orders").database).alarms
+    old, new = Admin(app.streams.server("mail").database).alarms, Admin(app.streams.server("orders").database).alarms
     own = old.create("late", on="oldest", above=60, topic="mail", webhook="https://example.org/x")
     old.create("taken", on="lag", topic="mail")
     new.create("taken", on="dead")
@@ -439,7 +439,7 @@ def _out_of_reach(several: Several, name: str, fate: str) -> Iterator[str]:
 
 
 def test_a_group_begins_only_when_all_former_servers_have_nothing_left(several: Several, app: Ems) -> None:
-    main, orders, mail = (app.server(name) for name in several.urls)
+    main, orders, mail = (app.streams.server(name) for name in several.urls)
     topic = app.broker.topic("parcels")
     main.group(topic, "readers")
     _move(app, "parcels", "orders")
@@ -459,7 +459,7 @@ def test_no_topic_moves_to_a_server_that_live_processes_do_not_know(several: Sev
     with before.consumer("parcels", "old"):
         with pytest.raises(TopicInUse, match="1 live process would not find topic 'parcels' on server 'orders'"):
             TopicMove(app, "parcels", "orders").run(timeout_s=0)
-        assert app.server_of("parcels") == "main"
+        assert app.streams.locate("parcels")[-1] == "main"
         with pytest.raises(MoveUnfinished):
             TopicMove(app, "parcels", "orders").run(timeout_s=0, force=True)
     before.close()
@@ -490,7 +490,7 @@ def test_a_move_does_not_wait_for_a_server_that_has_nothing_to_do_with_it(severa
                     tx.send("letters", 3)
             with pytest.raises(StoreUnavailable, match=error):
                 TopicMove(now, "letters", target).run(timeout_s=5)
-            assert app.server_of("letters") == "orders"
+            assert app.streams.locate("letters")[-1] == "orders"
         now.close()
     assert TopicMove(app, "letters", "orders").run(timeout_s=5).untold == ()
     told = several.database("mail").call(lambda session: get_topic(session, "letters"))
@@ -520,7 +520,7 @@ def test_a_move_that_was_interrupted_is_finished_while_a_third_server_is_away(se
 
 
 def test_groups_do_not_begin_while_the_server_is_away_on_which_they_have_work(several: Several, app: Ems) -> None:
-    app.server("main").group(app.broker.topic("parcels"), "readers")
+    app.streams.server("main").group(app.broker.topic("parcels"), "readers")
     app.send("parcels", 1)
     with pytest.raises(MoveUnfinished):
         TopicMove(app, "parcels", "mail").run(timeout_s=0)

@@ -14,7 +14,7 @@ from emsworker.core.model import TASK_HEADER, Group, HandlerRow, Isolation, Mess
 from emsworker.store import topics
 from emsworker.store.cluster import clients
 from emsworker.store.groups import claims, handlers, ordered, progress
-from emsworker.tasks.handlers import declare_handlers
+from emsworker.tasks.handler_rows import declare_handlers
 from emsworker.worker.dead_notices import DeadNotices
 from tests.support import rows
 from tests.support.streams import Stream, failed, flush_of, offsets
@@ -135,7 +135,7 @@ def _call(stream: Stream, *tasks: str) -> tuple[Topic, Group]:
     """One call of each of these tasks, in a group whose ladder is the wrong one for all of them."""
     app = stream.app()
     for task in tasks:
-        app.send_call("t", [[], {}], headers={TASK_HEADER: task})
+        app.publisher.send("t", [[], {}], headers={TASK_HEADER: task})
     topic = app.stream.catalog.topic("t")
     return topic, stream.group(topic, ladder="1h", max_attempts=16)
 

@@ -24,7 +24,7 @@ def several(server: LocalDatabase) -> Iterator[Several]:
     with several_databases(server, "main", "east", "west") as several:
         with closing(Ems(url=several.url, servers=several.setting(east="orders.*"))) as before:
             before.send("orders.new", 1)
-            before.stream_of("orders.new").group(before.broker.topic("orders.new"), "billing")
+            before.streams.kept_by("orders.new").group(before.broker.topic("orders.new"), "billing")
             before.send("orders.old", 2, dedup_key="k")
         yield several
 
@@ -41,12 +41,12 @@ def _finish(several: Several, topic: str, group: str) -> None:
 
 def test_everything_moves_and_what_needs_the_server_is_named(several: Several, app: Ems) -> None:
     assert Retirement(app, "east").look().topics == {"orders.new": "west", "orders.old": "west"}
-    assert app.server_of("orders.new") == "east", "a look changes nothing"
+    assert app.streams.locate("orders.new")[-1] == "east", "a look changes nothing"
     left = Retirement(app, "east").run(timeout_s=0)
     assert left.topics == {} and left.needed == left.passing
     assert left.needed == ("group 'billing' of topic 'orders.new' has 1 message left on 'east'",)
     with closing(Ems(url=several.url, servers=several.setting(west="orders.*"))) as late:
-        assert [late.server_of(topic) for topic in ("orders.new", "orders.old")] == ["west", "west"]
+        assert [late.streams.locate(topic)[-1] for topic in ("orders.new", "orders.old")] == ["west", "west"]
     _finish(several, "orders.new", "billing")
     left = Retirement(app, "east").run(timeout_s=20)
     assert left.needed == ()
@@ -104,7 +104,7 @@ def _beats(app: Ems) -> int:
     """The live forwarders of main, of which the one to east shows that a beat knows it."""
     (line,) = Retirement(app, "east").look().needed
     assert "1 live process has 'east' in EMS_SERVERS: the beat of " in line
-    return len(rows_of(app.servers["main"].url, "SELECT 1 FROM ems_leader WHERE service LIKE 'forward:%'"))
+    return len(rows_of(app.streams.servers["main"].url, "SELECT 1 FROM ems_leader WHERE service LIKE 'forward:%'"))
 
 
 def test_what_cannot_be_moved_is_named(several: Several, app: Ems) -> None:
@@ -135,7 +135,7 @@ def test_a_server_is_not_retired_while_another_is_away(several: Several) -> None
     with closing(Ems(url=several.url, servers=f"east={several.urls['east']} {away}")) as app:
         with pytest.raises(StoreUnavailable, match="because server 'west' is away"):
             Retirement(app, "east").run(timeout_s=0)
-        assert app.server_of("orders.new") == "east"
+        assert app.streams.locate("orders.new")[-1] == "east"
 
 
 @pytest.mark.parametrize(

@@ -157,10 +157,10 @@ def test_what_is_plain_json_already_is_sent_as_it_is_and_built(app: Ems) -> None
     plain = ORDER.model_dump(mode="json")
     strict = {"at": "2026-03-01T12:00:00Z", "n": 3}
     with app.test() as test:
-        app.send_call("default", [[plain], {"strict": strict, "raw": "_w=="}], headers={"ems-task": place.name})
+        app.publisher.send("default", [[plain], {"strict": strict, "raw": "_w=="}], headers={"ems-task": place.name})
         place.apply_async((plain, strict, "_w=="))
         assert test.sent[1].body == [[plain, strict, "_w=="], {}]
-        app.send_call(
+        app.publisher.send(
             "default", [[{**plain, "at": NOON}], {}], headers={"ems-task": place.name}
         )  # kombu's form of a time
         test.run()
@@ -212,7 +212,7 @@ def test_what_cannot_be_built_is_dead_at_once_with_the_reason_and_can_be_requeue
         raise AssertionError("not reached")
 
     with app.test() as test:
-        app.send_call("default", [[{"id": "x"}], {}], headers={"ems-task": place.name}, uid=str(NUMBER))
+        app.publisher.send("default", [[{"id": "x"}], {}], headers={"ems-task": place.name}, uid=str(NUMBER))
         assert test.run() == 1
         (dead,) = test.dead
         assert dead.attempt == 1

@@ -240,7 +240,7 @@ def test_a_send_has_a_bracket_however_it_ends() -> None:
             app.send("t", object())
         with app.transaction() as tx:
             tx.send("t", 1)
-        app.send_calls("t", [Outgoing("t", 1)])
+        app.publisher.publish("t", [Outgoing("t", 1)], many=True)
         asyncio.run(app.asend("t", 1))
     assert seen.sent == [
         ("t", 1, False, False, 1, ""),

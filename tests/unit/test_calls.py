@@ -8,8 +8,9 @@ import pytest
 from emsworker import BoundTask, ConfigError, Ems, PreparedTask, Task, WrongArguments
 from emsworker.core.errors import InvalidName
 from emsworker.publish.outgoing import MESSAGE_OPTIONS, SendOptions
+from emsworker.tasks.calls import CALLED_WITH, CallOptions
 from emsworker.tasks.options import HandlerOptions, TaskKeywords
-from emsworker.tasks.task import CALLED_WITH, CallOptions, CoroutineTask, GivenTask
+from emsworker.tasks.task import CoroutineTask, GivenTask
 
 
 def test_the_options_that_type_checkers_know_are_those_there_are() -> None:

@@ -16,7 +16,7 @@ from emsworker.loader import load_app
 from emsworker.publish.outgoing import Outgoing
 from emsworker.store.engine.sql import Statements, split_script
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import PASSED_OVER
+from emsworker.tasks.route import PASSED_OVER
 from tests.support.statements import sql_files, statements_beside
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,6 +141,15 @@ def test_importing_the_package_is_cheap() -> None:
     code = "import sys, emsworker; print({'kombu', 'pymysql', 'redis', 'tenacity'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_reading_the_declarations_of_extensions_is_cheap() -> None:
+    code = (
+        "import sys; from emsworker.core.extension import extensions; assert extensions(); "
+        "print({'pymysql', 'emsworker.app', 'emsworker.store', 'emsworker.flows.flow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()", "every command does it, `ems --help` too"
 
 
 def test_every_named_statement_is_used_and_named_once() -> None:

@@ -28,6 +28,10 @@ _ROWS = [*_ONE_COLUMN, b"\xfe\x00\x00\x02\x00", b"\x017", b"\xfe\x00\x00\x02\x00
 _ANSWERS = {
     "an insert": [_SHORT],
     "a raised counter": [_BEGUN, _COUNTED, _PLACED, _SHORT],
+    "an insert id of two bytes": [_ok(insert_id=b"\xfc\xfb\x00")],
+    "an insert id of three bytes": [_ok(insert_id=b"\xfd\x01\x02\x03", status=3 | _MORE), _SHORT],
+    "an insert id of eight bytes": [_ok(insert_id=b"\xfe\x01\x02\x03\x04\x05\x06\x07\x08")],
+    "an insert id, and a message": [_ok(insert_id=b"\xfc\xfb\x00", message=b"!")],
     "many rows": [_ok(b"\xfc\xf4\x01", message=b"&Records: 500")],
     "more than one byte of rows": [_ok(b"\xfc\xfb\x00")],
     "a result that is longer": [_PLACED, _ok(insert_id=b"\xfc\x00\x01")],
@@ -107,6 +111,16 @@ def test_every_answer_is_read_as_pymysql_reads_it(
     assert not found[3], "nothing is left to be read, or the connection is closed"
     if packets == [_SHORT]:
         assert results == [Result((), 1, 0)]
+
+
+@pytest.mark.parametrize("insert_id", [b"\x00", b"\xfa", b"\xfc\xfb\x00", b"\xfd\x01\x02\x03", b"\xfe" + b"\x01" * 8])
+def test_an_insert_id_of_any_size_is_read_without_pymysql(
+    answering: Callable[[list[bytes], int], Answering], insert_id: bytes
+) -> None:
+    connection = answering([_ok(insert_id=insert_id)], 1 << 20)
+    found = connection.read(lambda own: own.read_short_ok())
+    assert found[0] == (1, int.from_bytes(insert_id[1:] or insert_id, "little"))
+    assert not found[3]
 
 
 def test_a_packet_whose_answers_were_not_all_read_is_not_used_again(

@@ -81,8 +81,8 @@ def test_what_is_raised_from_outside_arrives_in_the_handler_or_never() -> None:
     other.start()
     seen: dict[str, int] = {}
     try:
-        until = ticks() + 0.7
-        while ticks() < until:
+        began, wanted = ticks(), {"RunCancelled", "SoftTimeLimitExceeded"}
+        while ticks() - began < (0.7 if seen.keys() >= wanted else 30.0):
             with watch.lock:
                 watch.begin([message], HandlerOptions(soft_time_limit_s=1.0), ticks())
             try:
@@ -95,7 +95,7 @@ def test_what_is_raised_from_outside_arrives_in_the_handler_or_never() -> None:
     finally:
         ended.set()
         other.join()
-    assert seen.keys() >= {"RunCancelled", "SoftTimeLimitExceeded"}, seen
+    assert seen.keys() >= wanted, seen
 
 
 def test_a_process_in_which_a_limit_came_too_late_can_be_debugged() -> None:

@@ -41,11 +41,11 @@ def furnish(stream: Stream, *, nasty: bool = False, rich: bool = False) -> Ems:
     for number in range(240 if rich else 80):
         task = ("shop.charge", "shop.ship", "shop.invoice")[number % 3]
         body = {"order": 4700 + number, "card": {"number": "4111-1111", "owner": f"Ann{mark}"}, "total": 19.5}
-        app.send_call("orders", body, key=f"customer-{number % 40}{mark}", tag=("new", "vip")[number % 7 == 0] + mark,
+        app.publisher.send("orders", body, key=f"customer-{number % 40}{mark}", tag=("new", "vip")[number % 7 == 0] + mark,
                       headers={"ems-task": task, "trace": f"t{number}{mark}"})  # fmt: skip
     app.send_many("mails", [{"to": f"customer{number}@example.com"} for number in range(30 if rich else 3)])
     for minutes in (1, 5, 90, 60 * 26):
-        app.send_call(
+        app.publisher.send(
             "mails", {"to": "later"}, countdown=minutes * 60, headers={"ems-task": "shop.remind"}, key="k" + mark
         )
     for table in ("ems_message", "ems_outbox"):  # no send takes such a name of a task

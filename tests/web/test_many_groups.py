@@ -165,16 +165,21 @@ def test_a_list_of_many_has_a_limit_and_says_so(stream: Stream, command: str, no
     assert lines < 120
 
 
-def test_a_reading_that_takes_long_is_kept_for_long() -> None:
-    cache, reads = SharedCache(), list[int]()
+def test_a_reading_that_takes_long_is_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, now = SharedCache(), [100.0]
+    monkeypatch.setattr("emsworker.web.cache.ticks", lambda: now[0])
 
-    def read(took_s: float) -> int:
-        time.sleep(took_s)
-        reads.append(1)
-        return len(reads)
+    def read(took_s: float) -> float:
+        now[0] += took_s
+        return now[0]
 
-    assert [cache.get("slow", 0.0, lambda: read(0.2)) for _ in range(3)] == [1, 1, 1]
-    before = len(reads)
-    assert cache.get("quick", 0.0, lambda: read(0.0)) == before + 1
-    time.sleep(0.05)
-    assert cache.get("quick", 0.0, lambda: read(0.0)) == before + 2
+    def get(took_s: float) -> float:
+        return cache.get("groups", 0.0, lambda: read(took_s))
+
+    assert get(0.2) == get(0.2) == 100.2
+    now[0] += 1.0
+    assert get(0.2) == 100.2, "it took a fifth of a second, so it rests for longer"
+    now[0] += 100.0
+    assert get(0.0) == now[0]
+    now[0] += 0.05
+    assert get(0.0) == now[0], "what takes no time is read each time"

@@ -28,7 +28,7 @@ def several(server: LocalDatabase) -> Iterator[Several]:
     with several_databases(server, "main", "east") as several:
         app = Ems(url=several.url, servers=several.setting(east="orders.*"))
         for topic, group in (("orders.new", "billing"), ("mail", "senders")):
-            stream = app.stream_of(topic)
+            stream = app.streams.kept_by(topic)
             stream.group(stream.topic(topic), group)
         app.send_many("orders.new", range(7))
         app.send("mail", 1)

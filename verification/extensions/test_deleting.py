@@ -110,7 +110,6 @@ _DELETED = [
 ]
 _ENTRANCES = {
     "flows": {"app.py", "tasks/task.py", "docs/test_errors.py"},
-    "local": {"pytest_plugin.py"},
     "web": {"flows/extension.py"},
 }
 """What names an extension in a function, a declaration or for type checkers: it is read when a user asks for it."""

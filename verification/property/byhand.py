@@ -31,12 +31,12 @@ class StoreMachine(RunningMachine):
         """The log start offset is raised over what is done with, or over what is old as well, and what lies below is deleted."""
         self._keep(age_wins)
         kept = next(one for one in retention.list_kept(self.session) if one.topic_id == self.topic.id)
-        passed: list[tuple[int, int]] = []
+        passed: list[tuple[str, int]] = []
         planned = retention.plan_log_start(self.session, kept, limit)
         log_start = retention.raise_log_start(self.session, kept, limit, lambda *told: passed.append(told))
         overtaken = self.oracle.retain(limit, age_wins)
         assert planned == log_start == self.oracle.log_start
-        assert passed == ([(self.group.id, overtaken)] if overtaken else [])
+        assert passed == ([(self.group.name, overtaken)] if overtaken else [])
         trimmed = kept.trimmed
         while trimmed < log_start:
             trimmed = retention.delete_below(self.session, kept, log_start, log_start)

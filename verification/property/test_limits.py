@@ -77,7 +77,7 @@ class LimitMachine(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         gone = [client for client in self.slots if client not in self.clients]
-        assert limits.sweep(self.session) == len(gone)
+        assert limits.sweep(self.session, 100) == len(gone)
         for client in gone:
             del self.slots[client]
 

@@ -49,12 +49,9 @@ class ThreadPool:
         """
         if not self._threads:
             return call()
-        return await self.wait_for(self._submit(call), name)
-
-    async def wait_for(self, future: Future[T], name: str = "") -> T:
-        """Return the result of a future that a thread sets; for a cancellation see :meth:`run`."""
         from asyncio import CancelledError, wrap_future  # only a program with coroutines has loaded it
 
+        future = self._submit(call)
         try:
             return await wrap_future(future)
         except CancelledError:

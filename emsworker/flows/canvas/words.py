@@ -132,7 +132,7 @@ class Canvas(Generic[R]):
             return self.apply_async(args, kwargs, transaction=transaction, **options)
 
         task = task_of(self)
-        return await task.flow_app.in_pool("a canvas", task.topic, send, transaction)
+        return await task.flow_app.publisher.in_pool("a canvas", task.topic, send, transaction)
 
     def __repr__(self) -> str:
         names = ", ".join(_name(part) for part in self.tasks[:5])

@@ -1,4 +1,4 @@
-"""Allocators of offsets: MySQL's own counter, Redis in front of it, or a class of the user's."""
+"""Allocators of offsets: the end of the partition in MySQL, a counter in Redis, or a class of the user's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Allocator(Protocol):
         ...
 
     def place(self, session: Session, topic_id: int, partition: int, count: int) -> Placement:
-        """Return the place of the next ``count`` messages of a partition; without a base MySQL's counter is raised."""
+        """Return the place of the next ``count`` messages; without a base the server finds the end of the partition."""
         ...
 
     def reseed(self, session: Session, topic_id: int, partition: int) -> None:

@@ -54,7 +54,16 @@ _OWN = ("decoders", "encoders", "charset", "encoding", "collation", "cursorclass
 _PREPARED = struct.Struct("<IHH")  # number of the statement, columns of its result, parameters
 _SHORT_OK = 11  # bytes: a length of 7, a number of the packet, and OK, two numbers of a byte, two of two bytes
 _SHORT_OK_HEADS = [bytes((7, 0, 0, number, 0)) for number in range(256)]
+_NUMBER_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # that follow a byte which is not the number itself
 _TEXT = "emstext"
+
+
+def _size_of_numbered_ok(head: bytes, sequence: int) -> int:
+    """Return the bytes of an answer that is the shortest but for an insert id of several bytes; 0 for any other."""
+    more = _NUMBER_BYTES.get(head[6], 0)
+    size = _SHORT_OK + more
+    is_one = more and len(head) >= size and head[5] <= 0xFA and head[:5] == bytes((7 + more, 0, 0, sequence, 0))
+    return size if is_one else 0
 
 
 def _find_text(name: str) -> codecs.CodecInfo | None:
@@ -237,7 +246,7 @@ class Connection(_Connection):
         return number
 
     def read_short_ok(self) -> tuple[int, int] | None:
-        """Read the next answer if it is the shortest there is; any other one is left to PyMySQL.
+        """Read the next answer if it is the shortest there is, but for its insert id; any other is left to PyMySQL.
 
         It is the answer to an INSERT of one row, to BEGIN and to COMMIT. PyMySQL makes three objects of it, which takes
         five times as long.
@@ -255,14 +264,20 @@ class Connection(_Connection):
             raise OperationalError(
                 CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})"
             ) from error
-        if len(head) < _SHORT_OK or head[:5] != _SHORT_OK_HEADS[self._next_seq_id]:
+        if len(head) < _SHORT_OK:
             return None
-        self._rfile.read(_SHORT_OK)
+        if head[:5] == _SHORT_OK_HEADS[self._next_seq_id]:
+            size, insert_id = _SHORT_OK, head[6]
+        elif not (size := _size_of_numbered_ok(head, self._next_seq_id)):
+            return None
+        else:
+            insert_id = int.from_bytes(head[7 : size - 4], "little")
+        self._rfile.read(size)
         self._result = None  # PyMySQL's last result may say that another one follows
         self._next_seq_id = (self._next_seq_id + 1) % 256
-        self.server_status = head[7] | head[8] << 8
+        self.server_status = head[size - 4] | head[size - 3] << 8
         self.in_exchange = bool(self.server_status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
-        return head[5], head[6]
+        return head[5], insert_id
 
     def _read_ok_packet(self) -> Any:
         try:

@@ -2,11 +2,15 @@
 
 A connection prepares a statement when it runs it for the sixteenth time, which costs one round trip. Until then, and
 where the server or a proxy before it refuses to prepare, the statement is sent as text, with the same effect.
+
+Bytes travel as hexadecimal digits, as they do in text: a server shows the values of a running statement as they came,
+and who asks for its list of processes then (``SHOW PROCESSLIST``, a monitor) cannot read bytes that are no text.
 """
 
 from __future__ import annotations
 
 import struct
+from binascii import hexlify
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +19,7 @@ from emsworker.store.engine.sql import Sql, by_position
 AFTER = 16  # runs as text
 FORGOTTEN = (1243, 1615)
 """Errors of a server that does not know a prepared statement, or must parse it again; it has not run it."""
-_LONGLONG, _BLOB, _UNSIGNED = 0x08, 0xFC, 0x80  # types of the protocol
+_LONGLONG, _STRING, _UNSIGNED = 0x08, 0xFD, 0x80  # types of the protocol
 _ONCE = struct.Struct("<IBI")
 
 
@@ -41,7 +45,7 @@ class PreparedStatement(NamedTuple):
             elif type(value) is int:
                 parts.append(value.to_bytes(8, "little"))
             else:
-                parts += (_length(len(value)), value)
+                parts += (_length(2 * len(value)), hexlify(value))
         bitmap = nulls.to_bytes((len(self.kinds) // 2 + 7) // 8, "little")
         return b"".join((self.head, bitmap, b"\x01", self.kinds, *parts))
 
@@ -85,8 +89,9 @@ class PreparedStatements:
 
     def _make(self, statement: Sql, args: Mapping[str, Any]) -> PreparedStatement | None:
         pattern, names, pick = by_position(statement)
-        number = self._prepare(pattern.replace("%s", "?"))
+        whole = [type(args[name]) is int for name in names]
+        number = self._prepare(pattern % tuple("?" if one else "UNHEX(?)" for one in whole))
         if number is None:
             return None
-        kinds = [(_LONGLONG, _UNSIGNED) if type(args[name]) is int else (_BLOB, 0) for name in names]
+        kinds = [(_LONGLONG, _UNSIGNED) if one else (_STRING, 0) for one in whole]
         return PreparedStatement(_ONCE.pack(number, 0, 1), pick, b"".join(map(bytes, kinds)))

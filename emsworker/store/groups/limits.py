@@ -138,6 +138,6 @@ def delete(session: Session, group_id: int) -> None:
     session.execute(_SQL.delete_slots, {"group_id": group_id})
 
 
-def sweep(session: Session) -> int:
-    """Delete the slots of clients that are gone; return how many."""
-    return session.change(_SQL.sweep_slots)
+def sweep(session: Session, limit: int) -> int:
+    """Delete the slots of clients that are gone, at most ``limit``; return how many."""
+    return session.change(_SQL.sweep_slots, {"limit": limit})

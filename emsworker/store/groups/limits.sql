@@ -74,3 +74,4 @@ DELETE FROM ems_slot WHERE group_id = %(group_id)s
 -- name: sweep_slots
 -- Slots of clients that are gone. The table is as small as the number of busy threads.
 DELETE FROM ems_slot WHERE NOT EXISTS (SELECT 1 FROM ems_client c WHERE c.client_id = ems_slot.client_id)
+LIMIT %(limit)s

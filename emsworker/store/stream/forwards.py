@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from emsworker.core.batches import in_batches
 from emsworker.core.errors import Duplicate
 from emsworker.core.large import LargeMessage
 from emsworker.core.model import NewMessage
+from emsworker.core.servers import ForwardTopic, KeptTopic
 from emsworker.store.engine.session import Session
 from emsworker.store.engine.sql import Statements, insertion
 from emsworker.store.stream import large, outbox
@@ -36,29 +36,6 @@ _STATEMENT_BYTES, _PACKET_SLACK = 2 << 20, 8192
 _RACES = 10
 
 
-@dataclass(frozen=True)
-class ForwardTopic:
-    """A topic of another server, with messages in the outbox of this one; see :func:`guards.last_move`."""
-
-    topic_id: int
-    topic: str
-    last_move: int
-
-
-@dataclass(frozen=True)
-class KeptTopic:
-    """A topic while this server keeps it.
-
-    Attributes:
-        former: the servers that have kept it before, in the order in which they gave it up.
-        last_move: see :func:`guards.last_move`.
-    """
-
-    topic_id: int
-    former: tuple[str, ...]
-    last_move: int
-
-
 def find_waiting(session: Session, server: str) -> list[ForwardTopic]:
     """Find the topics that a server keeps and that have messages in the outbox here; one index dive for each topic."""
     return [ForwardTopic(*row) for row in session.rows(_SQL.find_waiting, {"server": server})]
@@ -68,11 +45,6 @@ def find_kept(session: Session, topic: str) -> KeptTopic | None:
     """Return under which circumstances this server keeps a topic; ``None`` if it does not."""
     rows = session.rows(_SQL.find_kept, {"topic": topic})
     return KeptTopic(rows[0][0], tuple(rows[0][1].split()), rows[0][2]) if rows else None
-
-
-def later(former: Sequence[str], server: str) -> Sequence[str]:
-    """Return those former servers of a topic that have given it up after one of them; all, if that one never had it."""
-    return former[former.index(server) + 1 :] if server in former else former
 
 
 def is_any_waiting(session: Session, topic_id: int) -> bool:

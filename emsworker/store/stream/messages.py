@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from emsworker.core.errors import Conflict
 from emsworker.core.model import MESSAGE_COLUMNS, NewMessage
@@ -25,6 +25,8 @@ from emsworker.store.engine.sql import (
 from emsworker.store.stream.columns import MESSAGE
 from emsworker.store.stream.guards import hold_partition
 
+T = TypeVar("T")
+
 _SQL = Statements(__name__, **MESSAGE)
 FARTHEST = 100_000  # offsets above the known end of a partition: a counter that is beyond is wrong
 _TOMBSTONES_A_STATEMENT = 1000
@@ -36,7 +38,7 @@ class Placement(NamedTuple):
     """Placement of a run of messages in a partition.
 
     Args:
-        base: its first offset, or ``None`` to have MySQL's own counter raised in the same transaction.
+        base: its first offset, or ``None`` for the first one that is free when the server inserts them.
     """
 
     base: int | None = None
@@ -91,13 +93,12 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     ordered = list(batches)
     if len(ordered) > 1:
         ordered.sort(key=lambda batch: (batch.topic_id, batch.partition))
-    base = ordered[0].placement.base if len(ordered) == 1 else None
-    if base is not None and len(ordered[0].messages) == 1:
-        _publish_one(session, ordered[0], base, until)
-        return [base]
-    if base is not None and (alone := _only_statement(session, ordered[0])) is not None:
-        _patiently(session, lambda: session.send(alone), until)
-        return [base]
+    if len(ordered) == 1 and len(ordered[0].messages) == 1:
+        return [_publish_one(session, ordered[0], until)]
+    if len(ordered) == 1 and (alone := _only_statement(session, ordered[0])) is not None:
+        base = ordered[0].placement.base
+        results = _patiently(session, lambda: session.send(alone), until)
+        return [results[0].insert_id if base is None else base]
 
     def attempt() -> list[int]:
         packet = session.packet()
@@ -110,52 +111,53 @@ def publish(session: Session, batches: Iterable[PartitionBatch], until: float = 
     return session.retry_on_conflict(attempt, until)
 
 
-def _publish_one(session: Session, batch: PartitionBatch, base: int, until: float) -> None:
-    """Send one message whose place is known, in one statement, a transaction by itself: the usual send."""
-    message = batch.messages[0]
+def _publish_one(session: Session, batch: PartitionBatch, until: float) -> int:
+    """Send one message in one statement, a transaction by itself: the usual send; returns its offset."""
+    message, base = batch.messages[0], batch.placement.base
     args = {
-        **{"topic_id": batch.topic_id, "partition": batch.partition, "base": base, "farthest": FARTHEST},
+        **{"topic_id": batch.topic_id, "partition": batch.partition},
+        **({} if base is None else {"base": base, "farthest": FARTHEST}),
         **dict(zip(MESSAGE_COLUMNS, message.columns, strict=True)),
         **{"producer_id": message.producer_id.encode(), "size": len(message.body)},
     }
-    _patiently(session, lambda: session.run_often(_insert_one(), args), until)
+    result = _patiently(session, lambda: session.run_often(_insert_one(base is not None), args), until)
+    return result.insert_id if base is None else base
 
 
 @functools.cache
-def _insert_one() -> Sql:
-    row = nest(nest(_SQL.message_row, "message", _SQL.message_values), "offset", _SQL.known_offset)
+def _insert_one(is_known: bool) -> Sql:
+    offset = _SQL.known_offset if is_known else _SQL.free_offset
+    row = nest(nest(_SQL.message_row, "message", _SQL.message_values), "offset", offset)
     return insertion(_SQL.insert_messages, [row])
 
 
-def _patiently(session: Session, attempt: Callable[[], object], until: float) -> None:
+def _patiently(session: Session, attempt: Callable[[], T], until: float) -> T:
     """Run one statement, retried on conflict; without conflict nothing is prepared for that."""
     try:
-        attempt()
+        return attempt()
     except Conflict:
         if ticks() > until:
             raise
-        session.retry_on_conflict(attempt, until)
+        return session.retry_on_conflict(attempt, until)
 
 
 def _only_statement(session: Session, batch: PartitionBatch) -> Sql | None:
-    """Return the only statement, a transaction by itself, of a batch with a known place; ``None`` if it takes more."""
+    """Return the only statement of a batch, a transaction by itself; ``None`` if it takes more."""
     packet = session.packet()
     add_batch(packet, batch)
     return packet.only_statement
 
 
 def add_batch(packet: Packet, batch: PartitionBatch) -> tuple[int, int | None]:
-    """Append the statements that allocate and insert a batch.
+    """Append the statement that inserts a batch, or several if one is too large for the server.
 
     Returns:
         the index of the result whose ``insert_id`` is the first offset, and that offset if it is already known.
     """
     where: dict[str, Part] = {"topic_id": batch.topic_id, "partition": batch.partition}
-    base, count = batch.placement.base, len(batch.messages)
-    index = 0
+    base, count, index = batch.placement.base, len(batch.messages), len(packet)
     if base is None:
-        index = raise_counter(packet, batch.topic_id, batch.partition, count)
-        first, further, numbers = _SQL.raised_offset, _SQL.raised_row, range(1, count)
+        first, further, numbers = fill(_SQL.free_offset, where), _SQL.further_row, range(1, count)
     else:
         first, further = fill(_SQL.known_offset, {**where, "base": base, "farthest": FARTHEST}), _SQL.message_row
         numbers = range(base + 1, base + count)

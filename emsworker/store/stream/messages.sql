@@ -5,9 +5,12 @@ UPDATE ems_partition p SET p.next_offset = LAST_INSERT_ID(GREATEST(p.next_offset
   COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = %(topic_id)s AND m.`partition` = %(partition)s), 0) + 1)) + %(count)s
 WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s AND p.closed = 0
 
--- name: raised_offset
--- The offset of the first row; NULL, which the table rejects, unless the counter was raised just before.
-IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL)
+-- name: free_offset
+-- The offset of the first row, which LAST_INSERT_ID() then tells: the first one that is free, as of raise_counter; NULL,
+-- which the table rejects, if the partition is gone or closed. Its row stays locked until the commit, so commit order is
+-- offset order and there are no holes. The rows are read after the lock is held, because they depend on the locked row.
+-- Without an alias, a server refuses to read the table that it inserts into.
+(SELECT LAST_INSERT_ID(GREATEST(p.next_offset, p.log_start, COALESCE((SELECT MAX(m.`offset`) FROM ems_message m WHERE m.topic_id = p.topic_id AND m.`partition` = p.`partition`), 0) + 1)) FROM ems_partition p WHERE p.topic_id = %(topic_id)s AND p.`partition` = %(partition)s AND p.closed = 0 FOR UPDATE)
 
 -- name: known_offset
 -- The offset of the first row; NULL, which the table rejects, if the partition is gone or closed (the topic has moved), or
@@ -24,8 +27,8 @@ INSERT INTO ems_message (topic_id, `partition`, `offset`, born_at, {message_colu
 -- name: message_values
 %(uid)s,%(key)s,%(tag)s,%(headers)s,%(body)s,%(producer_id)s,%(size)s
 
--- name: raised_row
--- A row after the first one, whose offset was raised_offset: `offset` counts from there.
+-- name: further_row
+-- A row after the first one, whose offset was free_offset: `offset` counts from there.
 (%(topic_id)s,%(partition)s,LAST_INSERT_ID()+%(offset)s,NOW(6),%(message)s)
 
 -- name: find_uids

@@ -88,7 +88,7 @@ def _kept(row: Sequence[Any]) -> Kept:
     return Kept(*row[:5], *map(bool, row[5:7]), *row[7:])
 
 
-def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[int, int], None] | None = None) -> int:
+def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[str, int], None] | None = None) -> int:
     """Raise the log start offset over messages that need not be kept, at most ``limit`` of them.
 
     What is done is passed up to a mark: the offset below which everything was done when it was last looked, and the
@@ -96,7 +96,7 @@ def raise_log_start(session: Session, kept: Kept, limit: int, tell: Callable[[in
     two times ``keep_done_s``, and no message needs a time of its own.
 
     Args:
-        tell: called with each group that age has overtaken, and the number of messages that it skips.
+        tell: called with the name of each group that age has overtaken, and the number of messages that it skips.
 
     Returns:
         the log start offset.
@@ -138,7 +138,7 @@ def _raise_over_done(session: Session, kept: Kept, target: dict[str, Any]) -> in
 
 
 def _raise_over_old(
-    session: Session, kept: Kept, target: dict[str, Any], tell: Callable[[int, int], None] | None
+    session: Session, kept: Kept, target: dict[str, Any], tell: Callable[[str, int], None] | None
 ) -> int:
     """Raise the log start offset over what is old.
 
@@ -146,7 +146,7 @@ def _raise_over_old(
     is the same transaction, because offsets below the log start offset must not be claimed.
     """
 
-    def attempt() -> tuple[int, list[tuple[int, int]]]:
+    def attempt() -> tuple[int, list[tuple[str, int]]]:
         packet = session.packet()
         packet.begin()
         for statement in _OVER_OLD:
@@ -158,13 +158,13 @@ def _raise_over_old(
         packet.add(_SQL.get_log_start, kept.where)
         results = packet.send()
         log_start = results[-1].rows
-        passed = [(int(group_id), int(count)) for group_id, count in results[overtaken].rows]
+        passed = [(name or "(deleted since)", int(count)) for name, count in results[overtaken].rows]
         return int(log_start[0][0]) if log_start else kept.log_start, passed
 
     log_start, passed = session.retry_on_conflict(attempt)
-    for group_id, count in passed:
+    for name, count in passed:
         if tell is not None:
-            tell(group_id, count)
+            tell(name, count)
     return log_start
 
 

@@ -114,8 +114,9 @@ AND log_start < LEAST(%(log_start)s, @ems_needed, done_below)
 SELECT log_start INTO @ems_log_start FROM ems_partition WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s
 
 -- name: list_overtaken
-SELECT group_id, @ems_log_start - next_offset FROM ems_cursor
-WHERE group_id IN %(overtaken)s AND `partition` = %(partition)s AND next_offset < @ems_log_start
+SELECT g.name, @ems_log_start - c.next_offset FROM ems_cursor c LEFT JOIN ems_group g ON g.id = c.group_id
+WHERE c.group_id IN %(overtaken)s AND c.`partition` = %(partition)s AND c.next_offset < @ems_log_start
+ORDER BY c.group_id
 
 -- name: add_skips
 INSERT INTO ems_skip (group_id, `partition`, lo, hi, reason, skipped_at)

@@ -9,6 +9,8 @@ import pymysql
 from emsworker import Ems, Message, Middleware, RunEnded, SoftTimeLimitExceeded
 from tests.process.record import note
 
+TIMEOUT_S = 1.5  # longer than a write of a loaded machine takes
+
 
 class Mourner(Middleware):
     """It hears of dead letters whose own process could not call it, too."""
@@ -17,7 +19,7 @@ class Mourner(Middleware):
         note("dead", n=message.body["n"], group=group, error=type(error).__name__, reason=reason)
 
 
-app = Ems("lengthy", timeout_s=0.6, ladder="100ms", max_attempts=2, jitter=0.0, middleware=[Mourner()])
+app = Ems("lengthy", timeout_s=TIMEOUT_S, ladder="100ms", max_attempts=2, jitter=0.0, middleware=[Mourner()])
 
 
 @app.task(name="work", topic="works", group="a", bind=True, result=True)
@@ -27,23 +29,23 @@ def work(self: Any, n: int, s: float, extends: bool) -> str:
     deadline = time.monotonic() + s
     while (left := deadline - time.monotonic()) > 0:
         if extends:
-            request.extend(0.5)
+            request.extend(TIMEOUT_S)
             request.report_progress(1 - left / s, f"{left:.1f} s to go")
         time.sleep(0.05)
     note("end", n=n, left=request.time_left)
     return "done"
 
 
-@app.task(name="await", topic="awaits", group="a", bind=True, timeout_s=0.6, soft_time_limit_s=0.3)
+@app.task(name="await", topic="awaits", group="a", bind=True, soft_time_limit_s=TIMEOUT_S / 2)
 async def wait(self: Any, n: int, s: float, extends: bool) -> None:
     request = self.request
     note("begin", n=n, left=request.time_left)
     deadline = time.monotonic() + s
     while (left := deadline - time.monotonic()) > 0:
         if extends and n % 2:
-            await asyncio.to_thread(request.extend, 0.5)
+            await asyncio.to_thread(request.extend, TIMEOUT_S)
         elif extends:
-            request.extend(0.5)
+            request.extend(TIMEOUT_S)
         request.report_progress(text=f"coroutine {n}")
         await asyncio.sleep(min(0.05, left))
     note("end", n=n)
@@ -100,15 +102,15 @@ def late(message: Message) -> None:
 def moved(transaction: Any, message: Message) -> None:
     transaction.execute("INSERT INTO effect (n, pid) VALUES (%s, 0)", (message.body["n"],))
     for step in range(10):
-        message.run.extend(0.5)
+        message.run.extend(TIMEOUT_S)
         message.run.report_progress(step / 10)
-        time.sleep(0.15)
+        time.sleep(TIMEOUT_S / 8)
 
 
 @app.subscribe("keyed", "a", order="key")
 def keyed(message: Message) -> None:
     for _ in range(8):
-        message.run.extend(0.5)
+        message.run.extend(TIMEOUT_S)
         message.run.report_progress(text=str(message.key))
-        time.sleep(0.15)
+        time.sleep(TIMEOUT_S / 6)
     note("end", n=message.body["n"])

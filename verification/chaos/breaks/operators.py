@@ -187,6 +187,6 @@ def run_two_versions(arena: Arena, count: int = 200) -> None:
     with worker_of(arena, VERSIONED), worker_of(arena, VERSIONED, EMS_TEST_VERSION="2"), sender(arena) as app:
         for n in range(count):
             name, arguments = ("old", [n]) if n % 4 == 0 else ("both", [n, n % 4 == 1])
-            app.send_call(VERSIONED, [arguments, {}], headers={"ems-task": f"versioned.{name}"})
+            app.publisher.send(VERSIONED, [arguments, {}], headers={"ems-task": f"versioned.{name}"})
         wait_done(arena, VERSIONED)
     arena.goes_on()

@@ -6,7 +6,7 @@ from emsworker.broker.mysql import MysqlBroker
 from emsworker.core.ladder import Ladder
 from emsworker.core.model import Group, HandlerRow
 from emsworker.tasks.options import HandlerOptions
-from emsworker.tasks.task import Route
+from emsworker.tasks.route import Route
 
 
 def declare_handlers(broker: MysqlBroker, group: Group, route: Route) -> None:

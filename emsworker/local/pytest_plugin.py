@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from emsworker.app import Ems
-    from emsworker.local import LocalDatabase
+    from emsworker import Ems
+    from emsworker.local.database import LocalDatabase
 
 T = TypeVar("T")
 _START_S = 60.0
@@ -42,7 +42,7 @@ class EmsStream:
 
     def app(self, name: str = "test", **settings: Any) -> Ems:
         """Create an app on this stream."""
-        from emsworker.app import Ems
+        from emsworker import Ems
 
         return Ems(name, url=self.url, **settings)
 
@@ -75,8 +75,8 @@ class EmsStream:
         assert process.returncode == 0, f"the worker ended with {process.returncode}:\n{log.read_text()}"
 
     def _is_ready(self, process: subprocess.Popen[bytes], name: str, log: Path) -> bool:
-        from emsworker.admin.monitoring import Monitoring
-        from emsworker.store import Database
+        from emsworker.extending.administration import Monitoring
+        from emsworker.extending.database import Database
 
         assert process.poll() is None, f"the worker ended with {process.returncode}:\n{log.read_text()}"
         return any(view.row.name == name for view in Monitoring(Database(self.url)).clients())
@@ -98,7 +98,7 @@ def wait_until(condition: Callable[[], T], timeout_s: float = 15.0, what: str = 
 @pytest.fixture(scope="session")
 def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDatabase]:
     """A private MySQL or MariaDB server for this session; the test is skipped if none is installed."""
-    from emsworker.local import LocalDatabase
+    from emsworker.local.database import LocalDatabase
     from emsworker.local.errors import ServerMissing
 
     server = LocalDatabase(tmp_path_factory.mktemp("ems-server"))
@@ -113,8 +113,8 @@ def ems_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDataba
 @pytest.fixture
 def ems_stream(ems_server: LocalDatabase, tmp_path: Path) -> Iterator[EmsStream]:
     """A new, empty stream on a real server, dropped after the test."""
-    from emsworker.core.extension import extensions
-    from emsworker.store import Database, create_database, drop_database, migrate
+    from emsworker.extending.database import Database, create_database, drop_database, migrate
+    from emsworker.extending.declaration import extensions
 
     name = f"ems_{secrets.token_hex(6)}"
     admin = Database(ems_server.admin_url)

@@ -1,7 +1,9 @@
-"""Beat service that logs which connections block others by locks on the stream's tables.
+"""Beat services that look at the server: which connections block others by locks, and if there is room on its disk.
 
 No role of EMS holds a lock for long, but an open transaction of a person may, and on MariaDB the right to read a table
 is enough to lock its rows. A send waits until a locked partition is free, so the log names the connection to end.
+
+While the disk is full, claims and ends may still be written, and only those who send would know.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from dataclasses import dataclass
 from emsworker.core.config import Settings
 from emsworker.core.errors import AccessDenied
 from emsworker.core.process.clock import ticks
-from emsworker.store import Session, server_facts
+from emsworker.store import Session, check_room, server_facts
 from emsworker.store.inspect.locks import LockHolder, list_holders
 
 log = logging.getLogger(__name__)
 
-_LOOK_BEATS = 2
+_LOOK_BEATS, _ROOM_BEATS = 2, 10
 _REFUSED_S = 300.0  # until it is tried again whether this user may see locks
 _LONG_S = 5.0
 _FORGET_S = 5.0  # a waiter that gives up and tries again is away for a moment
@@ -84,3 +86,9 @@ class WatchLocks:
 
 def _key(holder: LockHolder) -> tuple[int, int]:
     return holder.transaction_id, holder.connection_id
+
+
+def look_for_room(session: Session, settings: Settings) -> float:
+    """Write as much as a message of 64 KB takes, and roll back; that there is no room is an error like others."""
+    check_room(session)
+    return _ROOM_BEATS * settings.beat_s
