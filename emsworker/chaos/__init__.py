@@ -17,7 +17,6 @@ from emsworker.extending.declaration import lazy_names
 if TYPE_CHECKING:
     from emsworker.chaos.checker import check, check_stream
     from emsworker.chaos.history import (
-        Answer,
         Deed,
         Fault,
         HandlerRun,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         Operation,
         Recorder,
         Sent,
+        ToldState,
         note_answer,
         note_operation,
         read_history,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from emsworker.chaos.window import CheckWindow, Effects
 
 __all__ = [
-    "Answer",
     "ChaosReport",
     "CheckWindow",
     "Deed",
@@ -46,6 +45,7 @@ __all__ = [
     "Recorder",
     "Rules",
     "Sent",
+    "ToldState",
     "Violation",
     "check",
     "check_stream",
@@ -58,7 +58,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "emsworker.chaos.checker": "check check_stream",
-        "emsworker.chaos.history": "Answer Deed Fault HandlerRun History Operation Recorder Sent "
+        "emsworker.chaos.history": "ToldState Deed Fault HandlerRun History Operation Recorder Sent "
         "note_answer note_operation read_history",
         "emsworker.chaos.report": "ChaosReport Kind Rules Violation",
         "emsworker.chaos.window": "CheckWindow Effects",

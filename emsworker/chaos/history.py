@@ -246,7 +246,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToldState:
     """State of a cancelled call, as a caller was told: by ``cancel()``, or by the call's result.
 
     Attributes:
@@ -270,7 +270,7 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     latest: float = -math.inf
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[ToldState] = field(default_factory=list)
 
 
 def note_fault(log: Log, fault: Fault) -> None:
@@ -293,7 +293,7 @@ def note_operation(log: Log, operation: Operation) -> None:
     )
 
 
-def note_answer(log: Log, answer: Answer) -> None:
+def note_answer(log: Log, answer: ToldState) -> None:
     """Record what a caller was told of a cancelled call."""
     log.note("answer", uid=answer.uid, topic=answer.topic, told=answer.at, state=answer.state)
 
@@ -358,7 +358,7 @@ class Gathering:
         elif kind == "operation":
             history.operations.append(_operation(event))
         elif kind == "answer":
-            history.answers.append(Answer(event["uid"], event["topic"], event["told"], event["state"]))
+            history.answers.append(ToldState(event["uid"], event["topic"], event["told"], event["state"]))
 
     def whole(self) -> History:
         """Return the whole history, with the runs that have not ended."""

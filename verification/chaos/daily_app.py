@@ -1,9 +1,8 @@
-"""Tasks that are cancelled, shared between tenants, bound to machines, scheduled at run time, paused, and large.
+"""Tasks that are cancelled, shared between tenants, bound to machines, and scheduled at run time.
 
 An effect is a row in ``orders``.
 """
 
-import hashlib
 import os
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from emsworker import Ems, Message
 from emsworker.chaos import Recorder
 from emsworker.extending.apps import Middleware
 from emsworker.publish.transaction import Transaction
-from verification.chaos.names import BOOKED, CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
+from verification.chaos.names import BOOKED, CALLS, NEEDS, PLACES, SHARES, SLOTS
 
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])
 _OPTIONS: dict[str, Any] = {"ladder": "300ms", "max_attempts": 1000}  # deaths must not use them up
@@ -88,20 +87,3 @@ def render_here(message: Message) -> None:
 @app.task(name="tick", topic=SLOTS, group=SLOTS, **_OPTIONS)
 def tick(version: int) -> None:
     """Stand for a slot of a schedule; the version says by which change of it."""
-
-
-@app.task(name=HELD, topic=PAUSES, group=PAUSES, **_OPTIONS)
-def held(n: int) -> None:
-    """Be paused now and then."""
-
-
-@app.task(name=FREE, topic=PAUSES, group=PAUSES, **_OPTIONS)
-def free(n: int) -> None:
-    """Run beside the one that is paused."""
-
-
-@app.subscribe(LARGE, LARGE, **_OPTIONS)
-def swallow_whole(message: Message) -> None:
-    """Read a large body, and see that it is whole."""
-    if hashlib.sha256(message.body).hexdigest() != message.headers["sha256"]:
-        raise ValueError("it is not the body that was sent")

@@ -1,4 +1,4 @@
-"""What holds of tags, schedules, pauses and cancels, judged from what was seen; shares no code with the system."""
+"""What holds of tags, schedules and cancels, judged from what was seen; shares no code with the system."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,27 +104,6 @@ def strays(
     for run in runs:
         if missing := needs.get(run.group, frozenset()) - tags[run.pid]:
             yield f"{run.uid} was run for group {run.group} by process {run.pid}, which has no {', '.join(sorted(missing))}"
-
-
-@dataclass(frozen=True)
-class Pause:
-    """From when on a pause was confirmed, and when it was asked to end, by the clock of the history."""
-
-    confirmed: float
-    ended: float
-
-
-def run_in_pauses(runs: Sequence[HandlerRun], key: str, pauses: Sequence[Pause], grace_s: float) -> Iterator[str]:
-    """Find runs of a paused task.
-
-    Args:
-        key: of the task's calls.
-        grace_s: seconds within which workers learn of a pause, and end what they have claimed before.
-    """
-    for run in runs:
-        for pause in pauses:
-            if run.key == key and pause.confirmed + grace_s < run.began < pause.ended:
-                yield f"{run.uid} was run {run.began - pause.confirmed:.1f} s after its task was paused"
 
 
 def wrong_effects(answers: Mapping[str, str], effects: Mapping[str, int]) -> Iterator[str]:

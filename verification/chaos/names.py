@@ -11,7 +11,6 @@ SLOW_TIMEOUT_S = 1.5
 FORKED, MANY = "forked", 300  # topics that nobody reads
 
 BOOKED = "booked"  # of the calls that have an effect
-CALLS, SHARES, PLACES, SLOTS, PAUSES, LARGE = "calls", "shares", "places", "slots", "pauses", "large"
+CALLS, SHARES, PLACES, SLOTS = "calls", "shares", "places", "slots"
 NEEDS = {"p-any": frozenset[str](), "p-gpu": frozenset({"gpu"}), "p-both": frozenset({"gpu", "eu"})}
 """The tags that each group of PLACES requires."""
-HELD, FREE = "held", "free"  # the tasks of PAUSES, and the keys of their calls

@@ -27,7 +27,7 @@ from verification.chaos.breaks import (
 )
 from verification.chaos.breaks.seizing import seize_workers
 from verification.chaos.breaks.storm import endure
-from verification.chaos.breaks.uses import Cancels, Files, Pauses, Places, Shares, Slots
+from verification.chaos.breaks.uses import Cancels, Places, Shares, Slots
 from verification.chaos.names import IDLE, SESSION, SLOW, SWALLOW
 from verification.chaos.sites import Open
 
@@ -153,17 +153,6 @@ def change_schedules(arena: Arena) -> str:
     return endure(arena, [Slots(arena)], _HITS)
 
 
-def pause_and_send_files(arena: Arena) -> str:
-    """A task is paused and resumed, beside large bodies."""
-    return endure(arena, [Pauses(arena), Files(arena)], _HITS)
-
-
-def days_in_short(arena: Arena) -> None:
-    """All that users do, under a few of the faults, for the suite."""
-    uses = [Cancels(arena), Shares(arena), Places(arena), Slots(arena), Pauses(arena), Files(arena)]
-    endure(arena, uses, 3, ((), ("gpu", "eu")))
-
-
 def _foreign_look(cursor: Any) -> object:
     """A look into the stream, in a transaction in REPEATABLE READ (the server's default) that stays open."""
     cursor.execute("SELECT COUNT(*), MAX(claim_id) FROM ems_claim")
@@ -200,7 +189,6 @@ SCENARIOS = [
     Scenario("fair shares", share_a_group),
     Scenario("tags come and go", move_places),
     Scenario("schedules changed", change_schedules),
-    Scenario("pauses and files", pause_and_send_files),
     Scenario("network cut", network.cut_network, site=sites.networked),
     Scenario("network frozen", network.freeze_network, site=sites.networked),
     Scenario("network half-open", network.half_open_network, site=sites.networked),

@@ -11,12 +11,12 @@ from tests.support.servers import TestServers, chosen, chosen_flavors, must_run
 from verification.chaos import table
 from verification.chaos.arena import Arena
 from verification.chaos.running import run_scenarios
-from verification.chaos.scenarios import CLUSTERS, IN_SHORT, Scenario, days_in_short, in_short, misused_in_short
+from verification.chaos.scenarios import CLUSTERS, IN_SHORT, Scenario, in_short, misused_in_short
 
 pytestmark = [pytest.mark.few, pytest.mark.chaos]
 
 
-@pytest.mark.parametrize("bring_about", [in_short, misused_in_short, days_in_short])
+@pytest.mark.parametrize("bring_about", [in_short, misused_in_short])
 def test_nothing_is_lost_whatever_breaks(
     server: LocalDatabase, servers: TestServers, tmp_path: Path, bring_about: Callable[[Arena], None]
 ) -> None:

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from emsworker.chaos import Answer, Deed, Fault, HandlerRun, History, Kind, Operation, Rules, Sent, check, read_history
+from emsworker.chaos import (
+    Deed,
+    Fault,
+    HandlerRun,
+    History,
+    Kind,
+    Operation,
+    Rules,
+    Sent,
+    ToldState,
+    check,
+    read_history,
+)
 from emsworker.chaos.history import Log, note_answer, note_fault, note_operation
 from emsworker.store.inspect.snapshot import ClaimSnapshot, GroupRow, Snapshot
 
@@ -169,7 +181,7 @@ def cancelled_and_told(world: World) -> None:
     world.operation(Deed.CANCEL, 12.8, uids=frozenset({"u3"}))
     world.without_run(3, PLAIN)
     world.row(3, "u3", "cancelled")
-    world.history.answers.append(Answer("u3", "t", 13.0, "cancelled"))
+    world.history.answers.append(ToldState("u3", "t", 13.0, "cancelled"))
     for group in (KEYED, SERIAL, CASH):
         world.without_run(3, group)
     del world.effects["u3"]
@@ -208,12 +220,12 @@ def run_on_after_an_answer(world: World) -> None:
 
 def done_after_an_answer(world: World) -> None:
     cancelled_and_told(world)
-    world.history.answers.append(Answer("u3", "t", 20.0, "done"))
+    world.history.answers.append(ToldState("u3", "t", 20.0, "done"))
 
 
 def cancelled_and_pending(world: World) -> None:
     cancelled_and_told(world)
-    world.history.answers = [Answer("u3", "t", 13.0, "pending")]
+    world.history.answers = [ToldState("u3", "t", 13.0, "pending")]
 
 
 def cancelled_and_in_retry(world: World) -> None:
@@ -434,6 +446,15 @@ def test_what_was_answered_is_final_but_for_a_process_that_was_stopped() -> None
     assert world.kinds(settled=True) == set()
 
 
+def test_a_run_that_had_ended_while_it_was_cancelled_keeps_its_result() -> None:
+    world = World()
+    cancelled_and_told(world)
+    world.history.answers.append(ToldState("u3", "t", 20.0, "done"))
+    assert world.kinds(settled=True) == {Kind.CANCELLED}
+    world.history.runs.append(run(3, PLAIN, 12.85, ended=12.95))
+    assert world.kinds(settled=True) == set()
+
+
 def test_a_dead_letter_that_was_requeued_is_alive() -> None:
     world = World()
     world.without_run(3, KEYED)
@@ -513,7 +534,7 @@ def test_a_history_is_read_back_even_if_its_last_line_was_cut_off(tmp_path: Path
     note_fault(log, Fault("kill", 1.0, 2.0, 7))
     operation = Operation(Deed.RESET, "t", 1.0, 2.0, "g", {0: (1, 2), 3: (4, 5)}, frozenset({"u1"}))
     note_operation(log, operation)
-    answer = Answer("u1", "t", 2.5, "cancelled")
+    answer = ToldState("u1", "t", 2.5, "cancelled")
     note_answer(log, answer)
     (path,) = tmp_path.glob("*.jsonl")
     with path.open("a") as file:

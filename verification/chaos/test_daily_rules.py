@@ -1,11 +1,11 @@
-"""Each fault that is planted in what was seen of schedules, tags, pauses and cancels is found; nothing in what is sound."""
+"""Each fault that is planted in what was seen of schedules, tags and cancels is found; nothing in what is sound."""
 
 from collections.abc import Callable
 
 import pytest
 
 from emsworker.chaos import HandlerRun
-from verification.chaos.daily_rules import Change, Firing, Pause, run_in_pauses, strays, wrong_effects, wrong_slots
+from verification.chaos.daily_rules import Change, Firing, strays, wrong_effects, wrong_slots
 
 CHANGES = [
     Change(1.0, 1, 9.8, 10.3),
@@ -50,8 +50,8 @@ def test_each_planted_slot_is_found(plant: Callable[[list[Firing]], object], tex
     assert any(text in one for one in wrong_slots("s", CHANGES, seen)), list(wrong_slots("s", CHANGES, seen))
 
 
-def _run(began: float, group: str = "g", pid: int = 1, key: str = "held") -> HandlerRun:
-    return HandlerRun("u", "t", 0, 1, group, pid, began, key=key)
+def _run(began: float, group: str = "g", pid: int = 1) -> HandlerRun:
+    return HandlerRun("u", "t", 0, 1, group, pid, began)
 
 
 def test_a_run_without_its_tag_is_found() -> None:
@@ -62,13 +62,6 @@ def test_a_run_without_its_tag_is_found() -> None:
     for group, pid, lacks in (("gpu", 1, "gpu"), ("both", 2, "eu"), ("both", 1, "eu, gpu")):
         (found,) = strays([*sound, _run(1, group, pid)], needs, tags)
         assert found.endswith(f"process {pid}, which has no {lacks}")
-
-
-def test_a_run_of_a_paused_task_is_found() -> None:
-    pauses = [Pause(10, 20), Pause(30, 40)]
-    sound = [_run(9), _run(11.9), _run(20.1), _run(15, key="free")]
-    assert list(run_in_pauses(sound, "held", pauses, 2)) == []
-    assert len(list(run_in_pauses([*sound, _run(12.1), _run(39.9)], "held", pauses, 2))) == 2
 
 
 def test_an_effect_of_a_cancelled_call_is_found() -> None:

@@ -1,16 +1,15 @@
-"""What users do all day: cancel calls, share a group, bind tasks to machines, change schedules, pause tasks, send files."""
+"""What users do all day: cancel calls, share a group, bind tasks to machines, change schedules."""
 
-import hashlib
 import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from emsworker import Ems
-from emsworker.chaos import Answer, Deed, HandlerRun, Operation, note_answer, note_operation, read_history
+from emsworker.chaos import Deed, HandlerRun, Operation, ToldState, note_answer, note_operation, read_history
 from emsworker.core.codec import decode_headers
 from emsworker.core.errors import ConfigError
 from emsworker.core.ids import uid_text
@@ -21,13 +20,11 @@ from verification.chaos.arena import Arena
 from verification.chaos.daily_rules import (
     Change,
     Firing,
-    Pause,
-    run_in_pauses,
     strays,
     wrong_effects,
     wrong_slots,
 )
-from verification.chaos.names import BOOKED, CALLS, FREE, HELD, LARGE, NEEDS, PAUSES, PLACES, SHARES, SLOTS
+from verification.chaos.names import BOOKED, CALLS, NEEDS, PLACES, SHARES, SLOTS
 from verification.chaos.side import admin_of, now
 
 _SETTLE_S = 90.0
@@ -42,7 +39,6 @@ class Use:
 
     topic: str
     pause_s = 0.1
-    settings: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, arena: Arena) -> None:
         self._arena, self._admin = arena, admin_of(arena)
@@ -50,7 +46,7 @@ class Use:
 
     def prepare(self) -> None:
         """Create the topic."""
-        self._admin.create_topic(self.topic, partitions=2, **self.settings)
+        self._admin.create_topic(self.topic, partitions=2)
 
     def act(self, app: Ems, n: int) -> None:
         """Do the next thing; what fails is not confirmed."""
@@ -112,7 +108,7 @@ class Cancels(Use):
         if state in (StateAtCancel.RUNNING, StateAtCancel.BEFORE):
             self._open.add(uid)  # it may have ended before its worker learned of that
         else:
-            note_answer(self._arena.log, Answer(uid, CALLS, told, "cancelled"))
+            note_answer(self._arena.log, ToldState(uid, CALLS, told, "cancelled"))
 
     def _look(self, app: Ems) -> bool:
         """Note what has become of the calls that ran when they were cancelled; return true."""
@@ -120,7 +116,7 @@ class Cancels(Use):
         told = now()
         ended = {uid: state for uid, state in states.items() if state != "pending"}
         for uid, state in ended.items():
-            note_answer(self._arena.log, Answer(uid, CALLS, told, state))
+            note_answer(self._arena.log, ToldState(uid, CALLS, told, state))
         self._open -= ended.keys()
         return True
 
@@ -139,7 +135,7 @@ class Cancels(Use):
             with suppress(AssertionError):  # what stays pending is found by the checker
                 until(lambda: self._look(app) and not self._open, _SETTLE_S, "cancelled calls end", 0.2)
             for uid, state in self._states_of(app, self._cancelled).items():
-                note_answer(self._arena.log, Answer(uid, CALLS, now(), state))
+                note_answer(self._arena.log, ToldState(uid, CALLS, now(), state))
 
     def check(self) -> Iterator[str]:
         """Find effects of calls that are cancelled, and others without their effect."""
@@ -320,63 +316,3 @@ class Slots(Use):
         """How many changes and firings there were."""
         changes = sum(len(one) for one in self._changes.values())
         return f"{changes} changes of schedules, {sum(len(one) for one in self._firings().values())} slots"
-
-
-class Pauses(Use):
-    """One of two tasks is paused and resumed."""
-
-    topic = PAUSES
-    _GRACE_S, _PAUSE_S, _BETWEEN_S = 5.0, 8.0, 2.0
-
-    def __init__(self, arena: Arena) -> None:
-        super().__init__(arena)
-        self._pauses: list[Pause] = []
-        self._confirmed: float | None = None
-        self._next = 0.0
-
-    def act(self, app: Ems, n: int) -> None:
-        """Call a task; after some seconds pause or resume one of them."""
-        name = self._chance.choice((HELD, FREE))
-        app.send_task(name, [n], topic=PAUSES, group=PAUSES, key=name)
-        if now() < self._next:
-            return
-        if self._confirmed is None:
-            self._admin.tasks.pause(PAUSES, PAUSES, HELD)
-            self._confirmed = now()
-            self._next = self._confirmed + self._PAUSE_S
-        else:
-            self._resume()
-
-    def _resume(self) -> None:
-        assert self._confirmed is not None
-        asked = now()
-        self._pauses.append(Pause(self._confirmed, asked))  # from the first try on, it may be resumed
-        self._confirmed = None
-        self._next = now() + self._BETWEEN_S
-        self._admin.tasks.resume(PAUSES, PAUSES, HELD)
-
-    def settle(self) -> None:
-        """Resume it."""
-        self._confirmed = None
-        self._admin.tasks.resume(PAUSES, PAUSES, HELD)
-
-    def check(self) -> Iterator[str]:
-        """Find runs of the task while it was paused."""
-        yield from run_in_pauses(self._runs(), HELD, self._pauses, self._GRACE_S)
-
-    def told(self) -> str:
-        """How many pauses there were."""
-        return f"{len(self._pauses)} pauses of a task"
-
-
-class Files(Use):
-    """Bodies that are kept beside their messages; a handler that reads another one fails, and its message is left."""
-
-    topic = LARGE
-    pause_s = 0.3
-    settings: ClassVar[dict[str, Any]] = {"max_message_bytes": 8 << 20}
-
-    def act(self, app: Ems, n: int) -> None:
-        """Send a body; two of three fit into a message."""
-        body = self._chance.randbytes((1000, 2000, 5 << 20)[n % 3])
-        app.send(LARGE, body, headers={"sha256": hashlib.sha256(body).hexdigest()})
