@@ -1,7 +1,8 @@
 """``./dev bench-spark [LINE]...``: what Spark reads in a second, each beside what it is compared with, in one run.
 
-- *read*: our source beside raw PyMySQL and Spark's JDBC source (MariaDB Connector/J; Debian: libmariadb-java);
-- *stream*: a query over a million rows, into Parquet with a checkpoint;
+- *read*: our source and ``read_arrow`` beside raw PyMySQL and Spark's JDBC source (MariaDB Connector/J; Debian:
+  libmariadb-java), the same four columns;
+- *stream*: a query over a million rows, into Parquet with a checkpoint, beside a batch of the JDBC source;
 - *fresh*: from an insert to ``foreachBatch``;
 - *beside*: workers that drain a topic, without and with a reader of it.
 """
@@ -135,12 +136,14 @@ class Run:
                 _say(f"{JAR} is not there: Spark's JDBC source is left out")
             with self._stage() as stage:
                 self._fill(stage)
+                reading = Reading(spark, stage.url, extent.rows, stage.folder)
                 if "read" in lines:
                     with self._line("read"):
-                        figures += Reading(spark, stage.url, extent.rows, stage.folder).measure(extent.rounds, _say)
+                        figures += reading.measure(extent.rounds, _say)
                 if "stream" in lines:
                     with self._line("stream"):
-                        figures += EndToEnd(spark, extent.rows, stage.folder).measure(extent.rounds, _say)
+                        jdbc = reading.jdbc if JAR.exists() else None
+                        figures += EndToEnd(spark, extent.rows, stage.folder, jdbc).measure(extent.rounds, _say)
         if "fresh" in lines:
             with self._line("fresh"), self._stage() as stage:
                 figures += insert_to_batch(spark, stage, extent.singles)

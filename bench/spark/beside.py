@@ -81,7 +81,7 @@ class _Watcher:
             rows_read = sum(int(value) for _, value in cursor.fetchall())
         pid = self._servers.database.pid
         assert pid is not None
-        return [done, *(float(status[name]) for name in _LOCKS), float(rows_read), _cpu_s(pid)]
+        return [done, *(float(status[name]) for name in _LOCKS), float(rows_read), cpu_s(pid)]
 
 
 def _oldest(admin: Any) -> float:
@@ -94,7 +94,7 @@ def _oldest(admin: Any) -> float:
         return float(cursor.fetchone()[0])
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

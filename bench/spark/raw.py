@@ -16,7 +16,7 @@ from emsworker.core.url import DatabaseUrl
 COLUMNS = "`key`, body, `offset`, born_at"
 _PAGE = 10_000
 _FILL = """INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, headers, body, size, born_at)
-SELECT %s, 0, `offset` + %s, UNHEX(MD5(`offset` + %s)), `key`, headers, body, size, born_at
+SELECT %s, 0, `offset` + %s, UNHEX(LEFT(SHA2(`offset` + %s, 256), 32)), `key`, headers, body, size, born_at
 FROM ems_message WHERE topic_id = %s AND `offset` BETWEEN 1 AND %s"""
 
 
@@ -33,7 +33,7 @@ def fill(url: str, topic_id: int, rows: int, size: int) -> None:
     with connect(url) as connection, connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO ems_message (topic_id, `partition`, `offset`, uid, `key`, headers, body, size, born_at) "
-            "VALUES (%s, 0, 1, UNHEX(MD5(1)), 'customer-17', '', REPEAT('x', %s), %s, NOW(6))",
+            "VALUES (%s, 0, 1, UNHEX(LEFT(SHA2(1, 256), 32)), 'customer-17', '', REPEAT('x', %s), %s, NOW(6))",
             (topic_id, size, size),
         )
         count = 1

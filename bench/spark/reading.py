@@ -1,4 +1,7 @@
-"""Reading at rest: our source, Spark's JDBC source, our planning with the latter, and raw PyMySQL, on the same rows."""
+"""Reading at rest: our source, Spark's JDBC source, our planning with the latter, `read_arrow` and raw PyMySQL.
+
+All read the same four columns of the same rows.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench import read
 from bench.spark import raw
 from bench.spark.figure import Figure
 from bench.stage import NotRight
+from emsworker.arrow import read_arrow
 from emsworker.core.url import DatabaseUrl
 
 JAR = Path("/usr/share/java/mariadb-java-client.jar")
 _ROWS = "WHERE topic_id = 1 AND `partition` = 0 AND kind = 'message'"
 _OURS, _RAW, _JDBC, _PLANNED = 'format("ems")', "raw PyMySQL", 'format("jdbc")', "read_jdbc()"
+_ARROW = "read_arrow()"
+SCHEMA = "key binary, value binary, offset bigint, timestamp timestamp"  # of the columns that all others read
 
 
 class Reading:
@@ -57,8 +64,10 @@ class Reading:
             _RAW: lambda: _whole(readers.read(partitions, parquet=sink == "Parquet"), self._rows),
             _OURS: lambda: self._save(self._ours(partitions), sink),
         }
+        if partitions == 1 and sink == "noop":
+            ways[_ARROW] = lambda: _whole(_arrow(), self._rows)
         if JAR.exists():
-            ways[_JDBC] = lambda: self._save(self._jdbc(partitions), sink)
+            ways[_JDBC] = lambda: self._save(self.jdbc(partitions), sink)
             ways[_PLANNED] = lambda: self._save(self._planned(partitions), sink)
         return ways
 
@@ -71,7 +80,8 @@ class Reading:
 
     def _ours(self, partitions: int) -> Any:
         reader = self._spark.read.format("ems").option("profile", "bench").option("subscribe", "bench")
-        return reader.option("partitionBytes", "1g").option("minPartitions", str(partitions)).load()
+        reader = reader.option("partitionBytes", "1g").option("minPartitions", str(partitions))
+        return reader.schema(SCHEMA).load()
 
     def _planned(self, partitions: int) -> Any:
         from emsworker.spark import read_jdbc
@@ -79,7 +89,8 @@ class Reading:
         options = {"profile": "bench", "subscribe": "bench", "partitionBytes": "1g", "minPartitions": str(partitions)}
         return read_jdbc(self._spark, **options).select("key", "value", "offset", "timestamp")
 
-    def _jdbc(self, partitions: int) -> Any:
+    def jdbc(self, partitions: int) -> Any:
+        """A data frame of Spark's JDBC source, in so many tasks."""
         to = DatabaseUrl.parse(self._url)
         options = {
             "url": f"jdbc:mysql://{to.host}:{to.port}/{to.database}",
@@ -94,6 +105,10 @@ class Reading:
             "numPartitions": str(partitions),
         }
         return self._spark.read.format("jdbc").options(**options).load()
+
+
+def _arrow() -> int:
+    return sum(batch.num_rows for batch in read_arrow(profile="bench", subscribe="bench", columns=read.COLUMNS))
 
 
 def _whole(found: int, rows: int) -> None:
@@ -114,5 +129,9 @@ def _of(found: dict[tuple[str, int, str], list[float]], partitions: int, sink: s
         figures.append(
             Figure("read", f"`{_PLANNED}`, {where}", "rows/s", rates(_PLANNED), f"`{_JDBC}`", rates(_JDBC), least=0.9)
         )
-        figures.append(Figure("read", f"`{_OURS}`, {where}", "rows/s", rates(_OURS), f"`{_JDBC}`", rates(_JDBC)))
+        figures.append(
+            Figure("read", f"`{_OURS}`, {where}", "rows/s", rates(_OURS), f"`{_JDBC}`", rates(_JDBC), least=0.8)
+        )
+    if (_ARROW, partitions, sink) in found:
+        figures.append(Figure("read", f"`{_ARROW}`", "rows/s", rates(_ARROW), against, rates(_RAW), least=5))
     return figures

@@ -43,12 +43,21 @@ class GroupLimits:
         found = self._find_group(topic, group)
         return self._database.call(lambda session: store.count_running(session, found.id))
 
-    def set(self, topic: str, group: str, *, rate: str | None = _KEEP, max_running: int | None = _KEEP) -> Limit:
+    def set(
+        self,
+        topic: str,
+        group: str,
+        *,
+        rate: str | None = _KEEP,
+        max_running: int | None = _KEEP,
+        max_running_per_key: int | None = _KEEP,
+    ) -> Limit:
         """Change the limits of a group; workers apply them within a fifth of a second.
 
         Args:
             rate: like ``100/s``, ``30/m``, ``5/h``; ``None`` for no limit; unchanged if it is not given.
             max_running: the maximum number of running messages; ``None`` for no limit; unchanged if it is not given.
+            max_running_per_key: the same for each key of a fair group whose tasks declare such a limit.
 
         Raises:
             UnknownTopic, UnknownGroup: there is no such topic or group.
@@ -57,7 +66,9 @@ class GroupLimits:
         found = self._find_group(topic, group)
         before = self._database.call(lambda session: store.get_limit(session, found.id))
         wanted = Limit(
-            before.rate if rate is _KEEP else rate, before.max_running if max_running is _KEEP else max_running
+            before.rate if rate is _KEEP else rate,
+            before.max_running if max_running is _KEEP else max_running,
+            before.max_running_per_key if max_running_per_key is _KEEP else max_running_per_key,
         )
         self._database.call(lambda session: store.set_limit(session, found.id, wanted))
         return wanted

@@ -26,6 +26,8 @@ ORDER = {
     "deadletters": ("offset",),
 }
 """By which columns the rows of each dataset are ordered."""
+_NEVER_NULL = frozenset({"offset", "timestamp", "value"})
+"""Columns of most reads that are NOT NULL in every table that has them: the server need not look."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def estimate_bytes(session: Session, query: Query, offsets: OffsetRange, samples
 
 def fetch_rows(session: Session, query: Query, offsets: OffsetRange) -> Fetched:
     """Read the rows of a range one by one, in order."""
-    columns = join(", ", [_SQL[f"{query.dataset}_{name}"] for name in query.columns]) or _SQL.no_columns
+    columns = join(", ", [_value(query, name) for name in query.columns]) or _SQL.no_columns
     source, args = _source(query, offsets)
     packet = session.packet()
     order = _SQL[f"order_{query.dataset}"]
@@ -159,7 +161,7 @@ def fetch_packed(session: Session, query: Query, offsets: OffsetRange) -> Packed
     """Read the rows of a range as one value for each column; what is longer than ``query.fetch_bytes`` is cut."""
     numbers, texts = packed_columns(query)
     source, args = _source(query, offsets)
-    columns = _packs(query.dataset, numbers, texts)
+    columns = _packs(query, numbers, texts)
     packet = session.packet()
     packet.add(_SQL.allow_packed, {"most_bytes": max(query.fetch_bytes, _LEAST_PACKED)})
     packet.add(join("\n", [fill(_SQL.select_packed, {"columns": columns}), *source]), args)
@@ -177,21 +179,29 @@ def packed_columns(query: Query) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return numbers, tuple(name for name in every if name not in numbers)
 
 
-def _packs(dataset: str, numbers: Sequence[str], texts: Sequence[str]) -> Sql:
-    values = {name: _SQL[f"{dataset}_{name}"] for name in (*numbers, *texts)}
+def _packs(query: Query, numbers: Sequence[str], texts: Sequence[str]) -> Sql:
+    values = {name: _value(query, name) for name in (*numbers, *texts)}
     for name in texts:
-        if COLUMNS[dataset][name] == "string":
+        if COLUMNS[query.dataset][name] == "string":
             values[name] = fill(_SQL.stored, {"value": values[name]})
-    line = [fill(_SQL.number, {"value": values[name]}) for name in numbers]
-    line += [fill(_SQL.length, {"value": values[name]}) for name in texts]
-    packs = [fill(_SQL.line, {"values": join(", ", line)}), *(values[name] for name in texts)]
-    return join(", ", [fill(_SQL.pack, {"values": one}) for one in packs])
+    line = {name: values[name] for name in numbers}
+    line |= {name: fill(_SQL.length, {"value": values[name]}) for name in texts}
+    words = [one if name in _NEVER_NULL else fill(_SQL.or_nothing, {"value": one}) for name, one in line.items()]
+    packs = [fill(_SQL.pack_lines, {"values": join(", ", words)})]
+    return join(", ", packs + [fill(_SQL.pack, {"values": values[name]}) for name in texts])
+
+
+def _value(query: Query, name: str) -> Sql:
+    own = query.cancelled and (query.dataset, name) == ("messages", "value")
+    return _SQL.value_of_any_kind if own else _SQL[f"{query.dataset}_{name}"]
 
 
 def _source(query: Query, offsets: OffsetRange) -> tuple[list[Sql], dict[str, int]]:
     """Return the table and the conditions of a query, and their parameters."""
     args = query.args(offsets) | {"cancelled": int(query.cancelled), "tombstones": int(query.tombstones)}
     parts = [_SQL[f"from_{query.dataset}"]]
+    if query.dataset == "messages":
+        parts.append(_SQL.more_kinds if query.cancelled or query.tombstones else _SQL.only_messages)
     if query.between is not None:
         parts.append(_SQL[f"between_{query.dataset}"])
         args |= {"from_us": query.between[0], "to_us": query.between[1]}

@@ -56,15 +56,16 @@ SET SESSION group_concat_max_len = %(most_bytes)s
 -- A NULL adds nothing.
 GROUP_CONCAT(%(values)s SEPARATOR '')
 
--- name: line
--- Commas and the line's end are binary, so that no line has a character set.
-CONCAT_WS(X'2C', %(values)s), X'0A'
+-- name: pack_lines
+-- Commas and ends of lines are binary, so that no line has a character set.
+GROUP_CONCAT(CONCAT_WS(X'2C', %(values)s), X'0A' SEPARATOR '')
 
--- name: number
+-- name: or_nothing
+-- CONCAT_WS leaves a NULL out with its comma.
 COALESCE(%(value)s, '')
 
 -- name: length
-COALESCE(LENGTH(%(value)s), '')
+LENGTH(%(value)s)
 
 -- name: stored
 -- A text as the column holds it: a conversion would replace what is no UTF-8.
@@ -74,8 +75,13 @@ CAST(%(value)s AS BINARY)
 1
 
 -- name: from_messages
--- Tombstones, and cancelled messages without their bodies, are included only on request.
 FROM ems_message FORCE INDEX (PRIMARY) WHERE topic_id = %(owner_id)s AND `partition` = %(partition)s AND `offset` >= %(start)s AND `offset` < %(end)s
+
+-- name: only_messages
+AND kind = 'message'
+
+-- name: more_kinds
+-- Tombstones, and cancelled messages without their bodies, are included only on request.
 AND (kind = 'message' OR (kind = 'cancelled' AND %(cancelled)s) OR (kind = 'tombstone' AND %(tombstones)s))
 
 -- name: between_messages
@@ -122,6 +128,9 @@ ORDER BY `offset`
 `key`
 
 -- name: messages_value
+body
+
+-- name: value_of_any_kind
 -- The body of a cancelled message is stored until retention, for nobody to read.
 IF(kind = 'cancelled', '', body)
 

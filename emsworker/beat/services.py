@@ -13,6 +13,7 @@ from emsworker.beat.expiry import (
     sweep_holds,
     sweep_refused,
 )
+from emsworker.beat.lanes import restart_lanes
 from emsworker.beat.large_bodies import SweepBodies
 from emsworker.beat.recovery import recover_claims
 from emsworker.beat.relay import Relay
@@ -94,6 +95,7 @@ def leader_services(stream: LedStream) -> tuple[Service, ...]:
         clear_orphans,
         SweepBodies(),
         skip_backlogs,
+        restart_lanes,
         *SWEEPS,
         sweep_audit,
         sweep_refused,

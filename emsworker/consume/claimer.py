@@ -73,11 +73,13 @@ class Claimer:
         most_isolation: Isolation = Isolation.LAST,
         broadcasts: Collection[int] = (),
         fair: str = "",
+        per_key: bool = False,
     ) -> Claimant:
         """Return a claimant of at most ``size`` messages where a hint points; see :class:`Claimant`."""
         most_bytes, decoder = self._batch_bytes, self._decoder
         permits = hint.limited, hint.held
-        return Claimant(topic, group, client_id, size, most_bytes, decoder, *permits, most_isolation, broadcasts, fair)
+        who = topic, group, client_id, size, most_bytes, decoder
+        return Claimant(*who, *permits, most_isolation, broadcasts, fair, per_key)
 
     def take(self, hint: Hint, claimant: Claimant, before: Sequence[Flush]) -> Claim | None:
         """Follow a hint.
@@ -92,7 +94,9 @@ class Claimer:
         """
         claim = self._ask(hint, claimant, before)
         if not isinstance(claim, Claim):
-            self.leave(hint, is_busy=claim is NothingClaimed.BUSY, most_isolation=claimant.most_isolation)
+            held = claimant.per_key and hint.kind == "retries"  # what waits there may be of keys that have no room
+            most_isolation = Isolation.NONE if held else claimant.most_isolation
+            self.leave(hint, is_busy=claim is NothingClaimed.BUSY, most_isolation=most_isolation)
             return None
         self.was_busy = False
         if claim.hi - claim.lo + 1 >= claimant.batch:

@@ -39,6 +39,7 @@ class Limit:
     Args:
         rate: the maximum rate of started messages, like ``100/s``, ``30/m`` or ``5/h``; ``None``: no limit.
         max_running: the maximum number of running messages, on all machines together; ``None``: no limit.
+        max_running_per_key: of a fair group, the same for the messages of each key.
 
     Raises:
         ConfigError: naming every limit that is wrong.
@@ -46,12 +47,13 @@ class Limit:
 
     rate: str | None = option(None, RATE)
     max_running: int | None = option(None, MOST_RUNNING)
+    max_running_per_key: int | None = option(None, MOST_RUNNING)
 
     def __post_init__(self) -> None:
         raise_problems(problems_in(self))
 
     def __bool__(self) -> bool:
-        return self.rate is not None or self.max_running is not None
+        return (self.rate, self.max_running, self.max_running_per_key) != (None, None, None)
 
     @property
     def per_s(self) -> float | None:
@@ -67,6 +69,7 @@ class Limit:
         parts = [
             f"rate {self.rate}" if self.rate else "",
             f"max-running {self.max_running}" if self.max_running else "",
+            f"max-running-per-key {self.max_running_per_key}" if self.max_running_per_key else "",
         ]
         return ", ".join(filter(None, parts)) or "no limit"
 

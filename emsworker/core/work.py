@@ -28,6 +28,7 @@ class Claimant:
         most_isolation: what needs a higher one is left to others.
         broadcasts: ids of the broadcast topics whose ends are read with a claim.
         fair: the header whose values share the group fairly; empty for none.
+        per_key: the group limits how many messages of each key run at once; one is claimed at a time.
     """
 
     topic: Topic
@@ -41,6 +42,7 @@ class Claimant:
     most_isolation: Isolation = Isolation.LAST
     broadcasts: Collection[int] = ()
     fair: str = ""
+    per_key: bool = False
     claim_id: int = field(default_factory=new_claim_id)
 
 

@@ -15,7 +15,17 @@ from emsworker.flows.stores import check_transaction, store_with
 from emsworker.flows.task import FlowTask
 
 _ATTEMPTS = 5
-_NOT_OPTIONS = ("bind", "transactional", "batch", "order", "result", "result_ttl_s", "on_error", "fair")
+_NOT_OPTIONS = (
+    "bind",
+    "transactional",
+    "batch",
+    "order",
+    "result",
+    "result_ttl_s",
+    "on_error",
+    "fair",
+    "max_running_per_key",
+)
 
 
 def declare(app: Ems, function: Any, name: str | None, version: int, options: dict[str, Any]) -> Any:

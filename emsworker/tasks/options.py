@@ -82,6 +82,7 @@ class HandlerKeywords(TypedDict, total=False):
     on_cancel: Literal["raise", "flag"]
     rate_limit: str | None
     max_running: int | None
+    max_running_per_key: int | None
     requires: Requires | None
     fair: str | None
     result: bool
@@ -124,6 +125,7 @@ class HandlerOptions:
         result_ttl_s: seconds that results are kept, instead of the app's setting; it enables results, too.
         rate_limit: of the whole group, on all machines: at most this many starts, ``100/s``, ``30/m``, ``5/h``.
         max_running: of the whole group, on all machines: at most this many messages run at once.
+        max_running_per_key: of a fair group, on all machines: at most this many messages of each key run at once.
         requires: tags, like ``"gpu"`` or ``("gpu", "eu")``: only workers started with all of them (``ems worker --tags
             gpu,eu``) run it.
         fair: a header, or the name of an argument of the task, like ``"tenant"``: messages with different values
@@ -151,6 +153,7 @@ class HandlerOptions:
     result_ttl_s: float | None = option(None, _SPAN)
     rate_limit: str | None = option(None, RATE)
     max_running: int | None = option(None, MOST_RUNNING)
+    max_running_per_key: int | None = option(None, MOST_RUNNING)
     requires: Requires | None = option(None, TAGS)
     fair: str | None = option(None, FAIR)
     priority: int | None = option(None, whole(0, len(PRIORITIES) - 1))
@@ -162,6 +165,9 @@ class HandlerOptions:
             problems.append(Problem("result", repr(self.result), "a batch handler has no result for each message"))
         if self.typed and self.batch:
             problems.append(Problem("typed", "True", "a batch handler gets messages, whose bodies are plain JSON"))
+        if self.max_running_per_key is not None and (not self.fair or self.batch):
+            fix = "messages of a group with it are claimed one by one" if self.batch else "name the key with fair="
+            problems.append(Problem("max_running_per_key", str(self.max_running_per_key), fix))
         raise_problems(problems)
 
     @classmethod
@@ -177,7 +183,7 @@ class HandlerOptions:
     @property
     def limit(self) -> Limit:
         """The rate and concurrency limit of its group."""
-        return Limit(self.rate_limit, self.max_running)
+        return Limit(self.rate_limit, self.max_running, self.max_running_per_key)
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -180,6 +180,14 @@ class Task(Handler, Generic[P, R]):
         """The function's signature; ``None`` if that is not known, or messages reach it in batches."""
         return None if self.options.batch else signature_of(self.function)
 
+    @property
+    def argument_names(self) -> list[str] | None:
+        """The names of the arguments of its calls; ``None`` if they are not known, or any name is one."""
+        parameters = [] if self._signature is None else [*self._signature.parameters.values()]
+        if self._signature is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
+            return None
+        return [one.name for one in parameters][self.bind + self.options.transactional :]
+
     @lazy
     def types(self) -> Types:
         """The types of what is built by the function's annotations."""

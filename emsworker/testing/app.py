@@ -29,6 +29,7 @@ from emsworker.core.model import Claim, Group, Message, NewMessage, Topic, prior
 from emsworker.core.schedule import Declared, slot_uid
 from emsworker.core.times import in_utc
 from emsworker.core.work import AvailableWork, Claimant
+from emsworker.tasks.fairness import fair_of
 from emsworker.tasks.middleware import Middleware
 from emsworker.tasks.registry import Registry
 from emsworker.tasks.route import Route
@@ -260,7 +261,8 @@ class TestApp:
         return None
 
     def _claims(self, reader: _Reader, work: AvailableWork) -> Iterator[Claim]:
-        claimant = Claimant(reader.topic, reader.group, _CLIENT, _CLAIM, 0, self._broker.decoder)
+        who = reader.topic, reader.group, _CLIENT, _CLAIM, 0, self._broker.decoder
+        claimant = Claimant(*who, fair=fair_of(reader.route))
         takes = [partial(self._channel.take_range, claimant, partition) for partition in work.partitions]
         if work.retries:
             takes.append(partial(self._channel.take_retries, claimant))

@@ -37,7 +37,7 @@ from emsworker.core.process.signals import pass_over_hangups, unblock
 from emsworker.loader import load_app
 from emsworker.observe.logs import configure_logging
 from emsworker.observe.metrics import CpuSeconds, missing_metrics, share_metrics
-from emsworker.tasks.fairness import check_no_order, fair_of
+from emsworker.tasks.fairness import check_no_order, fair_of, limits_keys
 from emsworker.tasks.handler_rows import declare_handlers
 from emsworker.tasks.limits import declare_limit
 from emsworker.tasks.middleware import hooks
@@ -304,7 +304,7 @@ class Child:
                 continue
             for task in route.tasks.values():
                 task.types  # noqa: B018 - read before the first message, whose time it would take
-            assignments.append(Assignment(topic, group, route, fair_of(route)))
+            assignments.append(Assignment(topic, group, route, fair_of(route), limits_keys(route)))
         return assignments
 
     # -- signals and the end -------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ _AWAY_S = 0.5
 _LAST_WORDS_S = 5.0
 _SPENT_S = 0.05
 _CLOSED_S = 0.2
-_FAIR_CLAIM_S = 0.02
+_FAIR_CLAIM_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,14 @@ class Assignment:
 
     Attributes:
         fair: the header whose values share the group fairly; empty for none.
+        per_key: the group limits how many messages of each key run at once.
     """
 
     topic: Topic
     group: Group
     route: Route
     fair: str = ""
+    per_key: bool = False
 
     def claim_s(self, settings: Settings) -> float:
         """Return the seconds of work that a claim holds: few in a fair group, where other keys wait for its end."""
@@ -106,6 +108,8 @@ class _Group:
 
     def size(self, part: float = 1.0) -> int:
         """Return the messages to claim next, or in a part of a claim's time; at least those that run at once."""
+        if self.assignment.per_key:
+            return 1
         return max(1, int(part * self.sizer.size), self.assignment.route.concurrency)
 
 
@@ -216,7 +220,7 @@ class Consumer(Runnable):
 
     def _follow_within_limits(self, hint: Hint, allowance: Allowance) -> None:
         group, client_id = self._groups[hint.group_id], self._client_id or ""
-        wanted = min(group.size(CLAIM_S / group.sizer.target_s), allowance.size)
+        wanted = min(group.size(min(CLAIM_S / group.sizer.target_s, 1.0)), allowance.size)
         at_once = group.assignment.route.at_once or group.assignment.group.order is Order.KEY
         permit = self._limiter.ask(hint.group_id, client_id, wanted, at_once=at_once, held=hint.held)
         if not permit.granted:
@@ -232,7 +236,9 @@ class Consumer(Runnable):
         one, client_id = self._process.assignments[hint.group_id], self._client_id or ""
         suspects, only_new = self._process.suspects, hint.kind == "stream" and not hint.exclusive and not one.fair
         most_isolation = Isolation.LAST if only_new else suspects.most_isolation(hint.group_id)
-        claimant = self._claimer.claimant(hint, one.topic, one.group, client_id, size, most_isolation, fair=one.fair)
+        claimant = self._claimer.claimant(
+            *(hint, one.topic, one.group, client_id, size, most_isolation), fair=one.fair, per_key=one.per_key
+        )
         try:
             claim = self._claimer.take(hint, claimant, () if self._before is None else (self._before,))
         except FenceLost:
@@ -242,7 +248,7 @@ class Consumer(Runnable):
         if claim is not None:
             with suspects.turn(claim):
                 self._run(claim, allowance)
-            if hint.exclusive:
+            if hint.exclusive or one.per_key:  # another thread may have found no key with room meanwhile
                 self._process.poller.again(hint)
         elif not only_new and not self._claimer.was_busy and most_isolation is Isolation.LAST:
             suspects.none_left(hint.group_id)

@@ -1,6 +1,7 @@
 """Rows that the server packs by columns are the rows of the table, value by value, whatever they hold."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -182,6 +183,21 @@ def test_a_fetch_is_bounded_by_bytes_whatever_the_server_allows(
     parts = read(1, 3001)
     assert [offset for part in parts for offset in part["offset"].to_pylist()] == list(range(1, 3001))
     assert 100_000 < max(sum(map(len, part["value"].to_pylist())) for part in parts) <= 1 << 20
+
+
+def test_columns_for_which_the_server_does_not_look_for_null_have_none(stream: Stream) -> None:
+    """A NULL would leave its place in a line out, and all numbers after it would be those of other columns."""
+    found = stream.rows(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = DATABASE() "
+        "AND is_nullable = 'YES'"
+    )
+    nullable = {(str(table), str(column)) for table, column in found}
+    assert ("ems_message", "key") in nullable
+    tables = {"messages": "ems_message", "attempts": "ems_attempt", "retries": "ems_retry", "deadletters": "ems_dead"}
+    for dataset, table in tables.items():
+        taken = scan._NEVER_NULL & COLUMNS[dataset].keys()
+        words = {word for name in taken for word in re.findall(r"\w+", scan._SQL[f"{dataset}_{name}"])}
+        assert "offset" in words and not {(table, word) for word in words} & nullable
 
 
 def test_a_read_is_explained(named: Stream) -> None:

@@ -154,6 +154,7 @@ def test_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
         "group": "g",
         "rate": None,
         "max_running": None,
+        "max_running_per_key": None,
         "running": 0,
     }
     assert ems.ok(*limit, "--rate", "30/m", "--json").json["rate"] == "30/m"
@@ -163,6 +164,9 @@ def test_a_groups_limits_are_shown_and_changed(ems: Ems) -> None:
     wrong = ems(*limit, "--rate", "30/d")
     assert wrong.code == 2 and "'30/d' is not a rate; write it like 100/s, 30/m or 5/h" in wrong.err
     assert ems(*limit, "--max-running", "0").code == 2
+    each = ems.ok(*limit, "--max-running-per-key", "2", "--json").json
+    assert (each["max_running_per_key"], each["max_running"]) == (2, 4)
+    assert ems.ok(*limit, "--no-max-running-per-key", "--json").json["max_running_per_key"] is None
     assert ems(*limit, "--rate", "1/s", "--no-rate").code == 2
     assert "no group 'h'" in ems("groups", "limit", "slow", "h").err
     ems.ok("groups", "delete", "slow", "g", "--yes")

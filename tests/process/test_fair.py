@@ -1,8 +1,10 @@
 """Fair groups and worker tags, through real workers."""
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from emsworker.admin.check import check
@@ -27,18 +29,54 @@ def test_a_small_customer_is_served_beside_a_flood_also_after_kill_9(stream: Str
     workers = [stream.worker(_APP, groups=["fair"], processes=1, threads=3, settings={"beat_s": 0.2}) for _ in range(2)]
     _call(stream, app.serve, [(n, "flood") for n in range(1000)])
     until(lambda: len(stream.record.numbers(tenant="flood")) > 20, 30, "the flood is run")
-    _call(stream, app.serve, [(n, "small") for n in range(10_000, 10_010)])
-    before = len(stream.record.numbers("start"))
-    until(lambda: len(stream.record.numbers(tenant="small")) == 10, 30, stream.logs())
-    assert len(stream.record.numbers("start")) - before < 400, "the small customer does not wait for the flood"
+    for number in range(10_000, 10_006):
+        _call(stream, app.serve, [(number, "small")])
+        sent = time.monotonic()
+        until(partial(stream.record.numbers, "start", n=number), 30, stream.logs())
+        (began,) = (one["at"] for one in stream.record.events("start", n=number))
+        first = [one for one in stream.record.events("start", tenant="flood") if sent < one["at"] < began]
+        assert len(first) <= 6 * 2 * 3, "it waits for claims of 5 ms that were taken, or are just being, by six threads"
     for child in workers[0].children():
         kill(child, signal.SIGKILL)
-    stream.wait_ended([*range(1000), *range(10_000, 10_010)], 90)
+    stream.wait_ended([*range(1000), *range(10_000, 10_006)], 90)
     stream.wait_settled(60)
     starts = Counter(stream.record.numbers("start"))
     again = sum(count - 1 for count in starts.values())
     assert again <= 3 * 100, "what is run again is what finished in the last 100 ms of three threads, and what ran"
     assert stream.one("SELECT COUNT(*) FROM ems_dead") == 0
+    assert all(worker.stop() == 0 for worker in workers)
+
+
+def _most_at_once(stream: Stream, tenant: str, ended: dict[int, float]) -> int:
+    """The most messages of a key that ran at once; those of a killed process ended with it."""
+    events = stream.record.events(tenant=tenant)
+    ends = {(one["pid"], one["n"]): one["at"] for one in events if one["event"] == "end"}
+    runs: list[tuple[float, float]] = [
+        (one["at"], ends.get((one["pid"], one["n"]), ended.get(one["pid"], 0.0)))
+        for one in events
+        if one["event"] == "start"
+    ]
+    return max(sum(began <= at < end for began, end in runs) for at, _ in runs)
+
+
+def test_no_key_holds_more_threads_of_all_workers_than_its_limit_also_after_kill_9(stream: Stream) -> None:
+    workers = [
+        stream.worker(_APP, groups=["limited"], processes=1, threads=3, settings={"beat_s": 0.2}) for _ in range(2)
+    ]
+    _call(stream, app.limited, [(n, "large") for n in range(60)])
+    until(lambda: len(stream.record.numbers(tenant="large")) > 5, 30, stream.logs())
+    _call(stream, app.limited, [(n, f"small-{n % 3}") for n in range(100, 112)])
+    until(lambda: len(stream.record.numbers("start")) > 20, 30, stream.logs())
+    ended = {}
+    for child in workers[0].children():
+        kill(child, signal.SIGKILL)
+        ended[child] = time.monotonic()
+    stream.wait_ended([*range(60), *range(100, 112)], 90)
+    stream.wait_settled(60)
+    assert _most_at_once(stream, "large", ended) == 2
+    assert all(_most_at_once(stream, f"small-{n}", ended) <= 2 for n in range(3))
+    last = max(one["at"] for one in stream.record.events("end", tenant="large"))
+    assert all(one["at"] < last for n in range(3) for one in stream.record.events(tenant=f"small-{n}"))
     assert all(worker.stop() == 0 for worker in workers)
 
 

@@ -54,6 +54,40 @@ class Contract:
         for name in ("one", "other"):
             assert _bodies(place.take(*place.group(name)).messages) == ["a", "b"]
 
+    def test_a_fair_group_takes_its_keys_in_rotation(self, place: Place) -> None:
+        topic, group = place.group()
+
+        def send(key: str, count: int) -> None:
+            for number in range(count):
+                place.send(f"{key}{number}", headers={"tenant": key})
+
+        def run(count: int, *failing: str) -> list[str]:
+            bodies = []
+            for _ in range(count):
+                claimant = replace(place.claimant(topic, group, 1), fair="tenant")
+                claim = place.channel.take_retries(claimant)
+                if not isinstance(claim, Claim):
+                    break
+                (message,) = claim.messages
+                bodies.append(f"{message.body}.{message.attempt}")
+                fails = [failed(message.offset, message.attempt, DELAY_S)] if message.body in failing else []
+                done = [] if fails else [(message.offset, message.attempt, 1)]
+                flush = flush_of(claim, topic, claim.hi, done_offsets=done, failures=fails, finished=True)
+                place.channel.flush(flush)
+            return bodies
+
+        send("a", 5)
+        assert run(2) == ["a0.1", "a1.1"]
+        send("b", 2)
+        assert run(2) == ["a2.1", "b0.1"], "what comes new has the place of the message that is next"
+        send("c", 1)
+        place.send("none")
+        assert run(4, "b1") == ["a3.1", "b1.1", "c0.1", "none.1"]
+        place.pass_time(DELAY_S)
+        send("a", 1)
+        assert run(9) == ["a4.1", "b1.2", "a0.1"]
+        assert place.work_of(group) is None
+
     def test_a_uid_is_stored_once(self, place: Place) -> None:
         uid = str(uuid.uuid4())
         (first,), (again,) = place.send("a", uid=uid), place.send("b", uid=uid)

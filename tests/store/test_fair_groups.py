@@ -82,6 +82,32 @@ def test_a_key_that_comes_new_is_next_whatever_flood_waits(stream: Stream) -> No
     assert lanes.left() == (0, 0)
 
 
+def test_two_claims_after_it_was_sent_a_message_runs_whichever_lanes_a_thread_looks_at(stream: Stream) -> None:
+    lanes = Lanes(stream, partitions=3)
+    for partition in range(3):
+        lanes.send(*["flood"] * 300, partition=partition)
+        lanes.move(partition)
+    for number in range(12):
+        lanes.send("small", partition=number % 3)
+        served = []
+        for _ in range(2):
+            claim = fair.take_waiting(stream.session, lanes.claimant(1))
+            assert isinstance(claim, Claim)
+            served += map(_key, claim.messages)
+            lanes.finish(claim)
+        assert "small" in served, "each claim looks for what is new, and a new key has the first place, or the second"
+    lanes.send(*["flood"] * 3, partition=1)
+    with stream.other() as holder, holder.cursor() as cursor:
+        cursor.execute("SELECT * FROM ems_cursor FOR UPDATE")
+        assert isinstance(fair.take_waiting(stream.session, lanes.claimant(1)), Claim), "who moves holds up nobody"
+        holder.rollback()
+        cursor.execute("SELECT `offset` FROM ems_retry FORCE INDEX (due) WHERE claim_id IS NULL LIMIT 1 FOR UPDATE")
+        for size in (1, 4):
+            claim = fair.take_waiting(stream.session, lanes.claimant(size))
+            assert isinstance(claim, Claim) and len(claim.messages) == size, "nor does who is just claiming"
+        holder.rollback()
+
+
 def _mine(waiting: dict[str, int], claim: Claim) -> None:
     for one in claim.messages:
         waiting[_key(one)] += 1
@@ -185,9 +211,11 @@ def test_a_busy_cursor_is_no_reason_to_wait_while_lanes_have_messages(stream: St
         claim = fair.take_new(stream.session, claimant, 0)
         assert isinstance(claim, Claim) and [*map(_key, claim.messages)] == ["b", "c"]
         lanes.finish(claim)
+        assert fair.take_new(stream.session, lanes.claimant(1), 0) is NothingClaimed.EMPTY
+        lanes.send("d")
         assert fair.take_new(stream.session, lanes.claimant(1), 0) is NothingClaimed.BUSY
         holder.rollback()
-    assert lanes.take() is NothingClaimed.EMPTY
+    assert lanes.run() == ["d"]
     assert claim.isolation is Isolation.NONE
 
 

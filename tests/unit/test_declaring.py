@@ -230,12 +230,32 @@ def test_the_key_of_a_fair_call_is_its_argument_or_what_the_caller_gives() -> No
     assert "n" not in app.task(name="plain", group="plain")(act).prepare(["a"], {"n": 1}).headers
 
 
+def _serve(tenant: str, n: int = 0) -> None:
+    pass
+
+
+def test_a_fair_task_that_lacks_the_argument_is_refused_by_its_name_unless_it_is_a_header() -> None:
+    app = Ems("test")
+    with pytest.raises(ConfigError, match=r"fair of task a = 'tennant': .* which takes \(tenant, n\), .* 'x-tennant'"):
+        app.task(name="a", fair="tennant")(_serve)
+    with pytest.raises(ConfigError, match=r"= 'tenant': .* which takes \(n\)"):
+        app.task(name="b", fair="tenant", bind=True)(lambda tenant, n: None)
+    app.task(name="c", fair="x-tenant", group="c")(_serve)
+    with pytest.raises(ConfigError, match="name the key with fair="):
+        app.task(name="l", max_running_per_key=2)(_serve)
+    with pytest.raises(ConfigError, match="claimed one by one"):
+        app.task(name="l", max_running_per_key=2, fair="tenant", batch=5)(_serve)
+    app.task(name="d", fair="tenant", group="d")(lambda **given: None)
+    app.task(name="e", fair="tenant", group="e", batch=5)(print)
+    app.subscribe("t", "f", fair="tenant")(print)
+
+
 def test_a_group_is_fair_by_one_header_and_has_no_order() -> None:
     app = Ems("test")
-    app.task(name="a", fair="tenant")(print)
+    app.task(name="a", fair="tenant")(_serve)
     app.task(name="b")(print)
     with pytest.raises(ConfigError, match="is fair by 'tenant' already"):
-        app.task(name="c", fair="region")(print)
+        app.task(name="c", fair="region")(lambda region: None)
     with pytest.raises(ConfigError, match="runs in order"):
         app.task(name="d", order="key")(print)
     with pytest.raises(ConfigError, match="runs in order"):

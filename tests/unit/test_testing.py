@@ -50,6 +50,20 @@ def test_a_task_runs_when_told_and_has_a_result(app: Ems) -> None:
         add.delay(1, 1)
 
 
+def test_the_keys_of_a_fair_group_are_run_in_rotation(app: Ems) -> None:
+    ran: list[str] = []
+
+    @app.task(fair="tenant")
+    def serve(tenant: str, number: int) -> None:
+        ran.append(f"{tenant}{number}")
+
+    with app.test() as test:
+        serve.delay_many([("large", number) for number in range(4)])
+        serve.delay_many([("small", 0), ("small", 1), ("other", 0)])
+        assert test.run() == 7
+        assert ran == ["large0", "small0", "other0", "large1", "small1", "large2", "large3"]
+
+
 def test_retries_go_up_the_ladder_without_waiting_and_end_dead(app: Ems) -> None:
     attempts: list[Any] = []
 

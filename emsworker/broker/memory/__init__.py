@@ -6,6 +6,7 @@ moved, so each module states one rule of the stream where :mod:`emsworker.store`
 - ``log``: a message has one place, is stored once, and is in the log when it is due;
 - ``dedup``: a key is taken while its message is unfinished or its window lasts;
 - ``group``: where every offset of a partition is for a group: ahead, claimed, waiting for a retry, or done;
+- ``lanes``: the virtual time by which the keys of a fair group share it;
 - ``taking``: what a claim takes, for each order;
 - ``ending``: what its owner may end, and where each message goes then;
 - ``transactions``: what is sent in a transaction is sent at its commit, or never;

@@ -22,13 +22,18 @@ Place = tuple[int, int]  # partition and offset
 
 @dataclass
 class KeptRetry:
-    """A message of one group that waits for its next attempt; without ``due_at``, for an earlier one of its key."""
+    """A message of one group that waits for its next attempt; without ``due_at``, for an earlier one of its key.
+
+    Attributes:
+        lane_at: its virtual time, in a lane of a fair group.
+    """
 
     attempt: int
     due_at: datetime | None
     key: bytes | None
     claim_id: int | None = None
     isolation: Isolation = Isolation.NONE
+    lane_at: int | None = None
 
     def is_due(self, now: datetime) -> bool:
         """Return whether it can be claimed."""
@@ -50,12 +55,17 @@ class KeptClaim:
 
 @dataclass
 class KeptGroup:
-    """The cursors, claims and retries of a group."""
+    """The cursors, claims and retries of a group.
+
+    Attributes:
+        lanes_end: of a fair group: the virtual time after the last message that entered a lane.
+    """
 
     group: Group
     cursors: dict[int, int] = field(default_factory=dict)
     claims: dict[Place, KeptClaim] = field(default_factory=dict)  # by partition and first offset
     retries: dict[Place, KeptRetry] = field(default_factory=dict)
+    lanes_end: int = 0
 
     def wants(self, kept: KeptMessage) -> bool:
         """Return whether the group's filter lets a message through."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from emsworker.broker.memory.group import KeptClaim, KeptGroup, KeptRetry, Place
+from emsworker.broker.memory.lanes import enter_lanes, next_in_lanes
 from emsworker.broker.memory.log import MessageLog
 from emsworker.core.ids import new_claim_id
 from emsworker.core.model import Claim, ClaimSource, Isolation, Order
@@ -38,6 +39,8 @@ class Taking:
 
     def range(self, partition: int) -> Claim | NothingClaimed:
         """Claim the next messages of a partition, in its order if the group has one."""
+        if self.claimant.fair:
+            return self._from_lanes()
         if self.state.group.order is Order.NONE:
             return self._fresh(partition)
         return NothingClaimed.EMPTY if self.state.is_owned(partition) else self._in_order(partition)
@@ -48,8 +51,16 @@ class Taking:
 
     def retries(self) -> Claim | NothingClaimed:
         """Claim due retries of one partition: that of the retry which has been due longest."""
+        if self.claimant.fair:
+            return self._from_lanes()
         due = self._due(self.state.retries)
         return self._retries(due[0][0], self._together(due)) if due else NothingClaimed.EMPTY
+
+    def _from_lanes(self) -> Claim | NothingClaimed:
+        """Claim the next message of all keys of a fair group, whatever was new."""
+        enter_lanes(self.state, self.log, self.claimant.fair, self.now)
+        place = next_in_lanes(self.state, self.claimant.most_isolation)
+        return NothingClaimed.EMPTY if place is None else self._retries(place[0], [place[1]])
 
     def _due(self, places: Iterable[Place]) -> list[Place]:
         """Return those of some places whose retries may be claimed, the longest due first."""

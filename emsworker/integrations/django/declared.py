@@ -37,8 +37,8 @@ def options(**given: Any) -> Callable[[F], F]:
 
     Args:
         given: those of :class:`HandlerOptions`: ``max_attempts``, ``ladder``, ``on_error``, ``timeout_s``,
-            ``soft_time_limit_s``, ``hard_time_limit_s``, ``rate_limit``, ``max_running``, ``requires``, ``fair``,
-            ``result``, ``result_ttl_s``; of a coroutine also ``concurrency``.
+            ``soft_time_limit_s``, ``hard_time_limit_s``, ``rate_limit``, ``max_running``, ``max_running_per_key``,
+            ``requires``, ``fair``, ``result``, ``result_ttl_s``; of a coroutine also ``concurrency``.
 
     Raises:
         ConfigError: an option is unknown or wrong, or Django has one of its own.

@@ -16,7 +16,7 @@ from emsworker.store.engine.sql import Statements
 
 _SQL = Statements(__name__)
 
-_BLOCKED = "9999"  # the due time of a row that waits for an earlier one, as in blocking.sql
+_BLOCKED = "9000"  # a row that waits for an earlier one is due after that, as in blocking.sql and fair.sql
 _FIRST_TIME = "1900"  # a row in a lane of a fair group is due before that, as in fair.sql
 
 

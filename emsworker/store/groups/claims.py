@@ -254,7 +254,7 @@ def claim_of(claimant: Claimant, row: tuple[Any, ...], source: ClaimSource, ends
     )
 
 
-TAKE_RETRIES = (
+_TAKE_RETRIES = (
     _SQL.begin_taking,
     _SQL.find_due_retry,
     _SQL.take_due_retries,
@@ -273,7 +273,7 @@ def take_retries(session: Session, claimant: Claimant, before: Sequence[Flush] =
     def attempt() -> Claim | NothingClaimed:
         packet = session.packet()
         open_packet(packet, before)
-        packet.add_all(TAKE_RETRIES, args_of(claimant))
+        packet.add_all(_TAKE_RETRIES, args_of(claimant))
         packet.commit()
         packet.add_all((_SQL.get_retry_claim, _SQL.read_retry_bodies), args_of(claimant))
         return retries_claimed(claimant, *send_taking(packet, claimant))

@@ -127,6 +127,7 @@ def _row(group_id: int, limit: Limit) -> dict[str, Any]:
         "group_id": group_id,
         "rate": limit.rate,
         "max_running": limit.max_running,
+        "max_running_per_key": limit.max_running_per_key,
         "per_s": limit.per_s,
         "capacity": limit.capacity,
     }

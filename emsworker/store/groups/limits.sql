@@ -48,18 +48,19 @@ DELETE FROM ems_slot WHERE group_id = %(group_id)s AND client_id = %(client_id)s
 
 -- name: declare_limit
 -- An app's declaration never overwrites limits that are already stored.
-INSERT INTO ems_limit (group_id, rate, max_running, per_s, capacity, tokens, filled_at)
-VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(per_s)s, %(capacity)s, 0, NOW(6))
+INSERT INTO ems_limit (group_id, rate, max_running, max_running_per_key, per_s, capacity, tokens, filled_at)
+VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(max_running_per_key)s, %(per_s)s, %(capacity)s, 0, NOW(6))
 ON DUPLICATE KEY UPDATE group_id = group_id
 
 -- name: set_limit
-INSERT INTO ems_limit (group_id, rate, max_running, per_s, capacity, tokens, filled_at)
-VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(per_s)s, %(capacity)s, 0, NOW(6))
-ON DUPLICATE KEY UPDATE rate = VALUES(rate), max_running = VALUES(max_running), per_s = VALUES(per_s), capacity = VALUES(capacity),
+INSERT INTO ems_limit (group_id, rate, max_running, max_running_per_key, per_s, capacity, tokens, filled_at)
+VALUES (%(group_id)s, %(rate)s, %(max_running)s, %(max_running_per_key)s, %(per_s)s, %(capacity)s, 0, NOW(6))
+ON DUPLICATE KEY UPDATE rate = VALUES(rate), max_running = VALUES(max_running),
+  max_running_per_key = VALUES(max_running_per_key), per_s = VALUES(per_s), capacity = VALUES(capacity),
   tokens = LEAST(tokens, VALUES(capacity))
 
 -- name: get_limit
-SELECT rate, max_running FROM ems_limit WHERE group_id = %(group_id)s
+SELECT rate, max_running, max_running_per_key FROM ems_limit WHERE group_id = %(group_id)s
 
 -- name: count_slots
 SELECT COALESCE(SUM(s.weight), 0) FROM ems_slot s JOIN ems_client c ON c.client_id = s.client_id AND c.expires_at > NOW(6)

@@ -42,11 +42,11 @@ ON DUPLICATE KEY UPDATE attempt = VALUES(attempt), due_at = VALUES(due_at), last
 -- name: list_held
 -- The next of the messages of a paused task that were put back: a range of the index.
 SELECT `partition`, `offset`, due_at FROM ems_retry FORCE INDEX (due)
-WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at > NOW(6) AND due_at >= %(after)s AND due_at < '9999-01-01' AND last_error = %(error)s
+WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at > NOW(6) AND due_at >= %(after)s AND due_at < '9000-01-01' AND last_error = %(error)s
 ORDER BY due_at LIMIT %(limit)s
 
 -- name: count_held
 -- Of the retries that a group's paused tasks may have, counted up to a limit.
 SELECT last_error, COUNT(*) FROM (SELECT last_error FROM ems_retry FORCE INDEX (due)
-  WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at > NOW(6) AND due_at < '9999-01-01' LIMIT %(limit)s) r
+  WHERE group_id = %(group_id)s AND claim_id IS NULL AND due_at > NOW(6) AND due_at < '9000-01-01' LIMIT %(limit)s) r
 WHERE last_error IN %(errors)s GROUP BY last_error

@@ -17,6 +17,13 @@ def serve(n: int, tenant: str, seconds: float = 0.002, fail: bool = False) -> No
     note("end", n=n, tenant=tenant)
 
 
+@app.task(name="limited", topic="limited", group="limited", fair="tenant", max_running_per_key=2)
+def limited(n: int, tenant: str, seconds: float = 0.05) -> None:
+    note("start", n=n, tenant=tenant)
+    time.sleep(seconds)
+    note("end", n=n, tenant=tenant)
+
+
 @app.task(name="plain")
 def plain(n: int) -> None:
     note("end", n=n)

@@ -588,6 +588,7 @@ CREATE TABLE IF NOT EXISTS ems_limit (
   group_id INT UNSIGNED NOT NULL,
   rate VARCHAR(32) CHARACTER SET ascii NULL,
   max_running SMALLINT UNSIGNED NULL,
+  max_running_per_key SMALLINT UNSIGNED NULL,
   per_s DOUBLE NULL,
   capacity DOUBLE NOT NULL,
   tokens DOUBLE NOT NULL,
