@@ -1,4 +1,4 @@
-"""Tasks that are cancelled, shared between tenants, bound to machines, and scheduled at run time.
+"""Tasks that are cancelled, shared between tenants and bound to machines.
 
 An effect is a row in ``orders``.
 """
@@ -12,7 +12,7 @@ from emsworker import Ems, Message
 from emsworker.chaos import Recorder
 from emsworker.extending.apps import Middleware
 from emsworker.publish.transaction import Transaction
-from verification.chaos.names import BOOKED, CALLS, NEEDS, PLACES, SHARES, SLOTS
+from verification.chaos.names import BOOKED, CALLS, NEEDS, PLACES, SHARES
 
 _FOLDER = Path(os.environ["EMS_TEST_RECORD"])
 _OPTIONS: dict[str, Any] = {"ladder": "300ms", "max_attempts": 1000}  # deaths must not use them up
@@ -82,8 +82,3 @@ def render_here(message: Message) -> None:
     """Run on a machine with two tags, and fail at first, so that retries are bound to them, too."""
     if message.body["n"] % 5 == 0:
         _fail(message.attempt, 1)
-
-
-@app.task(name="tick", topic=SLOTS, group=SLOTS, **_OPTIONS)
-def tick(version: int) -> None:
-    """Stand for a slot of a schedule; the version says by which change of it."""

@@ -11,6 +11,6 @@ SLOW_TIMEOUT_S = 1.5
 FORKED, MANY = "forked", 300  # topics that nobody reads
 
 BOOKED = "booked"  # of the calls that have an effect
-CALLS, SHARES, PLACES, SLOTS = "calls", "shares", "places", "slots"
+CALLS, SHARES, PLACES = "calls", "shares", "places"
 NEEDS = {"p-any": frozenset[str](), "p-gpu": frozenset({"gpu"}), "p-both": frozenset({"gpu", "eu"})}
 """The tags that each group of PLACES requires."""

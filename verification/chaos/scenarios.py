@@ -27,7 +27,7 @@ from verification.chaos.breaks import (
 )
 from verification.chaos.breaks.seizing import seize_workers
 from verification.chaos.breaks.storm import endure
-from verification.chaos.breaks.uses import Cancels, Places, Shares, Slots
+from verification.chaos.breaks.uses import Cancels, Places, Shares
 from verification.chaos.names import IDLE, SESSION, SLOW, SWALLOW
 from verification.chaos.sites import Open
 
@@ -148,11 +148,6 @@ def move_places(arena: Arena) -> str:
     return endure(arena, [Places(arena)], _HITS, _PLACES)
 
 
-def change_schedules(arena: Arena) -> str:
-    """Schedules are created, changed, paused and deleted."""
-    return endure(arena, [Slots(arena)], _HITS)
-
-
 def _foreign_look(cursor: Any) -> object:
     """A look into the stream, in a transaction in REPEATABLE READ (the server's default) that stays open."""
     cursor.execute("SELECT COUNT(*), MAX(claim_id) FROM ems_claim")
@@ -188,7 +183,6 @@ SCENARIOS = [
     Scenario("calls cancelled", cancel_calls),
     Scenario("fair shares", share_a_group),
     Scenario("tags come and go", move_places),
-    Scenario("schedules changed", change_schedules),
     Scenario("network cut", network.cut_network, site=sites.networked),
     Scenario("network frozen", network.freeze_network, site=sites.networked),
     Scenario("network half-open", network.half_open_network, site=sites.networked),

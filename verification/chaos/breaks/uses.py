@@ -1,30 +1,19 @@
-"""What users do all day: cancel calls, share a group, bind tasks to machines, change schedules."""
+"""What users do all day: cancel calls, share a group and bind tasks to machines."""
 
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from emsworker import Ems
 from emsworker.chaos import Deed, HandlerRun, Operation, ToldState, note_answer, note_operation, read_history
-from emsworker.core.codec import decode_headers
-from emsworker.core.errors import ConfigError
-from emsworker.core.ids import uid_text
 from emsworker.core.model import Receipt
 from emsworker.store.groups.cancel import StateAtCancel
 from tests.support.waiting import until
 from verification.chaos.arena import Arena
-from verification.chaos.daily_rules import (
-    Change,
-    Firing,
-    strays,
-    wrong_effects,
-    wrong_slots,
-)
-from verification.chaos.names import BOOKED, CALLS, NEEDS, PLACES, SHARES, SLOTS
+from verification.chaos.daily_rules import strays, wrong_effects
+from verification.chaos.names import BOOKED, CALLS, NEEDS, PLACES, SHARES
 from verification.chaos.side import admin_of, now
 
 _SETTLE_S = 90.0
@@ -181,138 +170,3 @@ class Places(Use):
         files = (self._arena.folder / "tags").iterdir()
         tags = {int(path.name): frozenset(filter(None, path.read_text().split(","))) for path in files}
         yield from strays(self._runs(), NEEDS, tags)
-
-
-class _Ask(Protocol):
-    """Asks for a change of a schedule; may be repeated."""
-
-    def __call__(self) -> object: ...
-
-
-class Slots(Use):
-    """Schedules are created, changed, paused and deleted; what raises is asked again until it is confirmed."""
-
-    topic = SLOTS
-    pause_s = 0.15
-    _NAMES = tuple(f"customer-{n}" for n in range(6))
-    _STEADY = "steady"
-
-    def __init__(self, arena: Arena) -> None:
-        super().__init__(arena)
-        self._changes: dict[str, list[Change]] = {name: [] for name in (self._STEADY, *self._NAMES)}
-        self._asking: dict[str, tuple[_Ask, float, float | None, int]] = {}
-
-    def act(self, app: Ems, n: int) -> None:
-        """Change a schedule, or ask again for what was not confirmed."""
-        name = self._STEADY if n == 1 or self._STEADY in self._asking else self._chance.choice(self._NAMES)
-        if name not in self._asking:
-            self._asking[name] = self._choose(name)
-        self._ask(name)
-
-    def _ask(self, name: str) -> None:
-        ask, asked, every, version = self._asking[name]
-        try:
-            ask()
-        except ConfigError as error:  # no fault of the server: asked again it would be the same
-            raise AssertionError(f"{name}: {error}") from error
-        del self._asking[name]
-        self._changes[name].append(Change(every, version, asked, time.time()))
-
-    def _choose(self, name: str) -> tuple[_Ask, float, float | None, int]:
-        last = self._changes[name][-1] if self._changes[name] else None
-        version = last.version + 1 if last is not None else 1
-        every = self._chance.choice((1.0, 2.0, 3.0))
-        kept = self._admin.schedules
-
-        def add() -> object:
-            return kept.add(name, "tick", every=every, catch_up="all", args=[version], key=name)
-
-        def change() -> object:
-            return kept.change(name, every=every, args=[version])
-
-        def change_arguments() -> object:
-            return kept.change(name, args=[version])
-
-        asked = time.time()
-        if last is None or name not in {row.name for row in kept.list()}:
-            return add, asked, every, version
-        if last.every is None:  # it has the new times before it goes on
-            return lambda: (change(), kept.resume(name)), asked, every, version
-        deeds: list[tuple[_Ask, float, float | None, int]] = [
-            (add, asked, every, version),
-            (change, asked, every, version),
-            (change_arguments, asked, last.every, version),
-            (lambda: kept.pause(name), asked, None, last.version),
-            (lambda: self._delete(name), asked, None, last.version),
-        ]
-        return self._chance.choice(deeds)
-
-    def _delete(self, name: str) -> None:
-        if name in {row.name for row in self._admin.schedules.list()}:
-            self._admin.schedules.delete(name)
-
-    def settle(self) -> None:
-        """Confirm what is open, see that all are fired, pause or delete them, and see that only another one goes on."""
-        for name in list(self._asking):
-            self._ask(name)
-        calm = datetime.now(UTC)
-
-        def late() -> list[str]:
-            return [
-                row.name for row in self._admin.schedules.list() if not row.paused and (row.last_at or calm) <= calm
-            ]
-
-        until(lambda: not late(), _SETTLE_S, "every schedule that is not paused is fired", 0.1)
-        for number, name in enumerate(self._changes):
-            if self._changes[name]:
-                asked, version = time.time(), self._changes[name][-1].version
-                self._delete(name) if number % 2 else self._stop(name)
-                self._changes[name].append(Change(None, version, asked, time.time()))
-        self._see_others_go_on()
-
-    def _stop(self, name: str) -> None:
-        if name in {row.name for row in self._admin.schedules.list()}:
-            self._admin.schedules.pause(name)
-
-    def _see_others_go_on(self) -> None:
-        """For longer than any of the others would have waited for its next slot."""
-        self._changes["canary"] = []
-        self._asking["canary"] = self._choose("canary")
-        self._ask("canary")
-        until(lambda: len(self._firings().get("canary", [])) >= 4, _SETTLE_S, "a schedule is fired beside those", 0.1)
-        asked = time.time()
-        self._delete("canary")
-        self._changes["canary"].append(Change(None, 1, asked, time.time()))
-
-    def _firings(self) -> dict[str, list[Firing]]:
-        found: dict[str, list[Firing]] = {}
-        rows = self._arena.looker.rows(
-            "SELECT m.`key`, m.headers, m.body, m.created_at FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id "
-            "WHERE t.name = %s AND m.kind = 'message'",
-            SLOTS,
-        )
-        for key, headers, body, created_at in rows:
-            slot = datetime.fromisoformat(decode_headers(headers)["ems-slot"]).timestamp()
-            fired = created_at.replace(tzinfo=UTC).timestamp()
-            version = int(body.decode().partition("[[")[2].partition("]")[0])
-            found.setdefault(key.decode(), []).append(Firing(slot, fired, version))
-        return found
-
-    def check(self) -> Iterator[str]:
-        """Find slots that are wrong, and calls of slots that were not run."""
-        firings = self._firings()
-        for name in {*self._changes, *firings}:
-            yield from wrong_slots(name, self._changes.get(name, []), firings.get(name, []))
-        done = {run.uid for run in self._runs() if run.outcome == "done"}
-        for (uid,) in self._arena.looker.rows(
-            "SELECT m.uid FROM ems_message m JOIN ems_topic t ON t.id = m.topic_id WHERE t.name = %s AND "
-            "m.kind = 'message'",
-            SLOTS,
-        ):
-            if uid_text(uid) not in done:
-                yield f"the slot {uid_text(uid)} was fired, and not run"
-
-    def told(self) -> str:
-        """How many changes and firings there were."""
-        changes = sum(len(one) for one in self._changes.values())
-        return f"{changes} changes of schedules, {sum(len(one) for one in self._firings().values())} slots"
