@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         Operation,
         Recorder,
         Sent,
+        ToldState,
+        note_answer,
         note_operation,
         read_history,
     )
@@ -43,9 +45,11 @@ __all__ = [
     "Recorder",
     "Rules",
     "Sent",
+    "ToldState",
     "Violation",
     "check",
     "check_stream",
+    "note_answer",
     "note_operation",
     "read_history",
 ]
@@ -54,7 +58,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "emsworker.chaos.checker": "check check_stream",
-        "emsworker.chaos.history": "Deed Fault HandlerRun History Operation Recorder Sent note_operation read_history",
+        "emsworker.chaos.history": "ToldState Deed Fault HandlerRun History Operation Recorder Sent "
+        "note_answer note_operation read_history",
         "emsworker.chaos.report": "ChaosReport Kind Rules Violation",
         "emsworker.chaos.window": "CheckWindow Effects",
     },

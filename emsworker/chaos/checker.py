@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from emsworker.chaos.answers import check_answers
 from emsworker.chaos.facts import Facts
 from emsworker.chaos.history import HandlerRun, History, read_history
 from emsworker.chaos.log import check_log
@@ -62,6 +63,8 @@ def check(history: History, snapshot: Snapshot, rules: Rules) -> ChaosReport:
         _effects,
         _reused,
         _cancelled,
+        check_answers,
+        _stuck,
         check_order,
         check_log,
     )
@@ -87,6 +90,18 @@ def _lost(facts: Facts) -> Iterator[Violation]:
                 yield Violation(Kind.LOST, _where(sent.topic, *place), text, group)
         if gone := facts.gone(sent, place):
             yield Violation(Kind.LOST, _where(sent.topic, *place), gone)
+
+
+def _stuck(facts: Facts) -> Iterator[Violation]:
+    """Find messages that wait after all work is done: in the outbox, a lane, a retry or a claim."""
+    for sent in facts.history.sent.values() if facts.rules.settled else ():
+        if facts.is_pending(sent):
+            yield Violation(Kind.STUCK, f"{sent.topic} {sent.uid}", "it is still in the outbox")
+        elif (place := facts.place_of(sent)) is not None:
+            for group_id in facts.groups_of(sent.topic):
+                if facts.is_waiting(group_id, place) and not facts.has_finished(group_id, sent):
+                    group = facts.snapshot.groups[group_id].name
+                    yield Violation(Kind.STUCK, _where(sent.topic, *place), f"{sent.uid} still waits", group)
 
 
 def _phantoms(facts: Facts) -> Iterator[Violation]:

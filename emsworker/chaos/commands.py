@@ -86,7 +86,7 @@ def break_(
 
 @chaos.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--settled", is_flag=True, help="Nothing is left to do: every hole should be closed.")
+@click.option("--settled", is_flag=True, help="Nothing is left to do: every hole should be closed, and nothing wait.")
 @duration_option(
     "--bound", "bound_s", default="500ms", help="The longest time that a repeated run ended before a fault"
 )
@@ -100,7 +100,8 @@ def check(ctx: click.Context, folder: Path, settled: bool, bound_s: float, as_js
     phantom     in the stream or run, and never sent
     duplicate   run again though no fault explains it, or twice in the stream
     order       run before its turn in an ordered group
-    claimed twice, acknowledged by a non-owner, offset reused, hole, client left
+    stuck       with --settled: still waiting
+    run though cancelled, claimed twice, acknowledged by a non-owner, offset reused, hole, client left
     """  # noqa: D301 - click wants the character itself
     from emsworker.chaos import Rules, check_stream
     from emsworker.extending.errors import ConfigError, Problem

@@ -10,7 +10,7 @@ from emsworker.chaos.report import Rules
 from emsworker.extending.stream import ClaimSnapshot, Snapshot
 
 _FINAL = frozenset({"done", "ignored", "expired", "cancelled"})
-_REPORTING_S = 0.05  # between the records of one moment by two processes
+REPORTING_S = 0.05  # between the records of one moment by two processes
 
 
 class Facts:
@@ -135,6 +135,10 @@ class Facts:
             return True
         return any(claim.acked_to < offset <= claim.hi for claim in self._live[group_id, partition])
 
+    def has_finished(self, group_id: int, sent: Sent) -> bool:
+        """Return whether a group has run a message to its end, and was not told to run it again since."""
+        return (sent.topic, sent.uid, self.snapshot.groups[group_id].name) in self._finished
+
     def should_have_effect(self, group: str, sent: Sent) -> bool:
         """Return whether a transactional group recorded a message as done."""
         return (sent.topic, sent.uid, group) in self._done
@@ -165,8 +169,15 @@ class Facts:
     def was_hit(self, run: HandlerRun, until: float) -> bool:
         """Return whether a fault hit a run's process between its beginning and ``until``, so that others took over."""
         return any(
-            fault.at - _REPORTING_S <= until and fault.until + self.rules.healing_s >= run.began
+            fault.at - REPORTING_S <= until and fault.until + self.rules.healing_s >= run.began
             for fault in self._faults_of(run.pid)
+        )
+
+    def was_away(self, run: HandlerRun, since: float) -> bool:
+        """Return whether a run's own process was stopped at a moment and until the run began, so it could not know."""
+        return any(
+            fault.pid == run.pid and fault.at - REPORTING_S <= since and fault.until + self.rules.bound_s >= run.began
+            for fault in self.history.faults
         )
 
     def _faults_of(self, pid: int) -> list[Fault]:

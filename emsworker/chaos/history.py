@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,22 @@ class Operation:
         return first <= offset <= last
 
 
+@dataclass(frozen=True)
+class ToldState:
+    """State of a cancelled call, as a caller was told: by ``cancel()``, or by the call's result.
+
+    Attributes:
+        at: the time when it was told.
+        state: ``cancelled`` if nothing of the call runs any more, as a cancel tells of a message that is in no client's
+            hands; otherwise that of :attr:`AsyncResult.status`.
+    """
+
+    uid: str
+    topic: str
+    at: float
+    state: str
+
+
 @dataclass
 class History:
     """Recorded history; ``sent`` is keyed by topic and uid, ``latest`` is the time of the last event."""
@@ -254,6 +270,7 @@ class History:
     faults: list[Fault] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     latest: float = -math.inf
+    answers: list[ToldState] = field(default_factory=list)
 
 
 def note_fault(log: Log, fault: Fault) -> None:
@@ -274,6 +291,11 @@ def note_operation(log: Log, operation: Operation) -> None:
         ranges=ranges,
         uids=sorted(operation.uids),
     )
+
+
+def note_answer(log: Log, answer: ToldState) -> None:
+    """Record what a caller was told of a cancelled call."""
+    log.note("answer", uid=answer.uid, topic=answer.topic, told=answer.at, state=answer.state)
 
 
 def _operation(event: dict[str, Any]) -> Operation:
@@ -335,12 +357,21 @@ class Gathering:
             history.faults.append(Fault(event["name"], event["began"], event["until"], event["pid"]))
         elif kind == "operation":
             history.operations.append(_operation(event))
+        elif kind == "answer":
+            history.answers.append(ToldState(event["uid"], event["topic"], event["told"], event["state"]))
 
     def whole(self) -> History:
         """Return the whole history, with the runs that have not ended."""
         history = self.history
         runs = [*history.runs, *self.begun.values()]
-        return History(dict(history.sent), runs, list(history.faults), list(history.operations), history.latest)
+        return replace(
+            history,
+            sent=dict(history.sent),
+            runs=runs,
+            faults=list(history.faults),
+            operations=list(history.operations),
+            answers=list(history.answers),
+        )
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

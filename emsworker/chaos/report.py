@@ -22,6 +22,7 @@ class Kind(StrEnum):
     HOLE = "hole"
     CLIENT_LEFT = "client left"
     CANCELLED = "run though cancelled"
+    STUCK = "stuck"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Rules:
         healing_s: the maximum time after a fault at which it may still have consequences: for example, a lease has to
             expire.
         effects: by group, the number of each message's effects in the database, for transactional groups.
-        settled: no work is left, so every hole should be closed, and every effect be present.
+        settled: no work is left, so every hole should be closed, every effect be present, and nothing wait.
         client_grace_s: the maximum time for which a client row may remain after its lease.
         read_ahead_s: the maximum time after its cancellation at which a message may still be run by a client that had
             read it.

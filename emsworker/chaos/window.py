@@ -205,6 +205,7 @@ class CheckWindow:
         }
         for where in gone:
             del history.sent[where]
+        history.answers = [answer for answer in history.answers if (answer.topic, answer.uid) not in gone]
         self._forget_runs()
         oldest = min((run.began for run in history.runs), default=now) - _FAULTS_S
         history.faults = [fault for fault in history.faults if fault.until >= oldest]

@@ -194,7 +194,7 @@ _CANNOT = {
         "INSERT INTO ems_dead (group_id) VALUES (1)", "SELECT webhook FROM ems_alarm_rule", "DELETE FROM ems_alarm_rule", "DELETE FROM ems_skip",
         "UPDATE ems_handler SET max_attempts = 9", "UPDATE ems_partition SET next_offset = 1", "DELETE FROM ems_sample",
         "UPDATE ems_message SET body = ''", "UPDATE ems_message SET size = 0", "UPDATE ems_audit SET changed = 0", "DELETE FROM ems_audit",
-        "REPLACE INTO ems_audit (step) VALUES (1)",
+        "REPLACE INTO ems_audit (step) VALUES (1)", "SELECT body FROM ems_result",
     ),
     "sink": ("SELECT body FROM ems_message", "DELETE FROM ems_message", "SELECT 1 FROM ems_group", "UPDATE ems_message SET tag = ''"),
     "admin": (),

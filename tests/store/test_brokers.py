@@ -308,7 +308,8 @@ class Contract:
         topic, group = place.group()
         first, second = place.send(1, 2)
         (later,) = place.send(3, countdown=30)
-        assert place.broker.cancel(first.id, "t") and place.broker.cancel(later.id, None)
+        for _ in range(2):  # again is no error
+            assert place.broker.cancel(first.id, "t") and place.broker.cancel(later.id, None)
         assert _bodies(place.take(topic, group).messages) == [2]
         with pytest.raises(UnknownMessage):
             place.broker.cancel(str(uuid.uuid4()), "t")

@@ -14,7 +14,7 @@ from emsworker.core.model import Claim, Failure, Group, Outcome, Topic
 from emsworker.core.offsets import OffsetRange
 from emsworker.core.selection.filters import EVERYTHING
 from emsworker.store.groups import claims
-from emsworker.store.groups.cancel import sweep
+from emsworker.store.groups.cancel import StateAtCancel, sweep
 from emsworker.store.groups.progress import flush
 from emsworker.store.stream import broadcast, outbox
 from tests.support import rows
@@ -44,8 +44,8 @@ def test_a_delayed_message_is_deleted(stream: Stream) -> None:
     receipt = app.send("t", 1, delay="1h")
     other = app.send("t", 2, countdown=0)
     assert app.cancel(receipt)
-    with pytest.raises(UnknownMessage, match=f"topic 't' has no message {receipt.id}"):
-        app.cancel(receipt)
+    assert app.cancel(receipt), "again, by one who has not heard of the first one's commit"
+    assert Admin(app).cancel("t", receipt.id) is StateAtCancel.BEFORE
     assert outbox.relay_due(stream.session, 10).topic_ids
     assert stream.value("SELECT uid FROM ems_message WHERE `offset` > 0").hex() == other.id.replace("-", "")
 
@@ -169,6 +169,27 @@ def test_a_client_that_has_it_is_asked_and_the_result_tells_when_nothing_runs_an
     assert claims.find_work(stream.session, [group.id]).cancelled == frozenset()
     trace = next(one for one in Monitoring(app).trace(receipts[0].id)[0].groups if one.group.name == "a")
     assert trace.state == "cancelled"
+
+
+def test_a_call_that_is_cancelled_stays_so_while_a_later_claim_passes_over_it(stream: Stream) -> None:
+    app = stream.app()
+    topic = stream.topic("t")
+    group, client = stream.group(topic), stream.client()
+    receipts = app.send_many("t", range(4))
+    assert Admin(app).cancel("t", receipts[1].id) is StateAtCancel.WAITING
+    assert app.result(receipts[1]).status == "cancelled"
+    claim = stream.take(topic, group, client)
+    assert offsets(claim) == [1, 3, 4]
+    assert app.result(receipts[1]).status == "cancelled", "whatever runs before it in this claim"
+    assert Admin(app).cancel("t", receipts[1].id) is StateAtCancel.BEFORE
+    assert app.result(receipts[1]).status == "cancelled", "nor does it matter that it is cancelled again"
+    assert Admin(app).cancel("t", receipts[0].id) is StateAtCancel.RUNNING
+    stream.rows("DELETE FROM ems_result WHERE group_id = 4294967295")  # as if whoever cancelled had died in between
+    stream.rows("DELETE FROM ems_cancel")
+    assert app.result(receipts[0]).status == "pending", "as long as nobody knows who has it"
+    assert Admin(app).cancel("t", receipts[0].id) is StateAtCancel.RUNNING
+    flush(stream.session, flush_of(claim, topic, 4, failures=[cancelled(1)]))
+    assert [app.result(one).status for one in receipts[:2]] == ["cancelled"] * 2
 
 
 def test_a_retry_that_runs_is_cancelled_too(stream: Stream) -> None:

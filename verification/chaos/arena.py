@@ -140,7 +140,11 @@ class Arena:
     # -- who takes part ------------------------------------------------------------------------------------------------
 
     def start_worker(
-        self, app: str = "", topics: Sequence[str] = (), environ: Mapping[str, str] | None = None
+        self,
+        app: str = "",
+        topics: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        tags: Sequence[str] = (),
     ) -> Program:
         """One more worker: a supervisor, a child, three threads; of the arena's app, or of another one for some topics."""
         settings = SETTINGS | self.settings | self._allocation()
@@ -148,6 +152,7 @@ class Arena:
         options = {
             "app": app or self.app,
             "topics": topics,
+            "tags": tags,
             "environ": {**self.environ, **(environ or {})},
             "root": self.root,
         }

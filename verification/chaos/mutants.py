@@ -22,6 +22,8 @@ from tests.support.worker import LIBRARY, ROOT
 from verification.chaos import aimed, sites
 from verification.chaos.arena import Arena, opened
 from verification.chaos.breaks import handlers, operators
+from verification.chaos.breaks.storm import endure
+from verification.chaos.breaks.uses import Cancels
 
 _TRIES, _SETTLE_S, _SOUND_SETTLE_S = 3, 15.0, 60.0
 _GRACE_S = 3.0
@@ -204,6 +206,32 @@ MUTANTS += [
         ],
         partial(operators.create_again, times=2),
         frozenset({Kind.LOST}),
+    ),
+]
+
+
+def _cancel_some(arena: Arena) -> None:
+    endure(arena, [Cancels(arena)], 2)
+
+
+MUTANTS += [
+    Mutant(
+        "the bodies of cancelled messages are read",
+        "nothing begins after a confirmed cancel",
+        [
+            (
+                "store/groups/claims.sql",
+                "kind = 'message' ORDER BY `offset`\n\n-- name: read_wanted",
+                "kind <> 'tombstone' ORDER BY `offset`\n\n-- name: read_wanted",
+            ),
+            (
+                "store/groups/claims.sql",
+                "@ems_hi AND kind = 'message'\n  AND",
+                "@ems_hi AND kind <> 'tombstone'\n  AND",
+            ),
+        ],
+        _cancel_some,
+        frozenset({Kind.CANCELLED}),
     ),
 ]
 

@@ -26,6 +26,8 @@ from verification.chaos.breaks import (
     work,
 )
 from verification.chaos.breaks.seizing import seize_workers
+from verification.chaos.breaks.storm import endure
+from verification.chaos.breaks.uses import Cancels, Places, Shares
 from verification.chaos.names import IDLE, SESSION, SLOW, SWALLOW
 from verification.chaos.sites import Open
 
@@ -127,6 +129,25 @@ def misused_in_short(arena: Arena) -> None:
     _all_at_once([rough, partial(operators.operate, arena, 1), again])
 
 
+_HITS = 7  # each fault once
+_PLACES = ((), ("gpu",), ("gpu", "eu"))
+
+
+def cancel_calls(arena: Arena) -> str:
+    """Calls are cancelled in every state."""
+    return endure(arena, [Cancels(arena)], _HITS)
+
+
+def share_a_group(arena: Arena) -> str:
+    """Tenants share a fair group, one of whom has most of the messages."""
+    return endure(arena, [Shares(arena)], _HITS)
+
+
+def move_places(arena: Arena) -> str:
+    """Workers with tags come and go."""
+    return endure(arena, [Places(arena)], _HITS, _PLACES)
+
+
 def _foreign_look(cursor: Any) -> object:
     """A look into the stream, in a transaction in REPEATABLE READ (the server's default) that stays open."""
     cursor.execute("SELECT COUNT(*), MAX(claim_id) FROM ems_claim")
@@ -159,6 +180,9 @@ SCENARIOS = [
     Scenario("operators", operators.operate),
     Scenario("topic created again", operators.create_again),
     Scenario("two versions", operators.run_two_versions),
+    Scenario("calls cancelled", cancel_calls),
+    Scenario("fair shares", share_a_group),
+    Scenario("tags come and go", move_places),
     Scenario("network cut", network.cut_network, site=sites.networked),
     Scenario("network frozen", network.freeze_network, site=sites.networked),
     Scenario("network half-open", network.half_open_network, site=sites.networked),

@@ -69,10 +69,15 @@ def load(arena: Arena, send: Callable[[Ems, int], object], pause_s: float = 0.02
         except BaseException as error:
             failed.append(error)
 
+    def count() -> int:
+        if failed:
+            raise failed[0]
+        return len(confirmed)
+
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield lambda: len(confirmed)
+        yield count
     finally:
         stopping.set()
         thread.join(60)

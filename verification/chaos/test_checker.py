@@ -8,8 +8,20 @@ from typing import Any
 
 import pytest
 
-from emsworker.chaos import Deed, Fault, HandlerRun, History, Kind, Operation, Rules, Sent, check, read_history
-from emsworker.chaos.history import Log, note_fault, note_operation
+from emsworker.chaos import (
+    Deed,
+    Fault,
+    HandlerRun,
+    History,
+    Kind,
+    Operation,
+    Rules,
+    Sent,
+    ToldState,
+    check,
+    read_history,
+)
+from emsworker.chaos.history import Log, note_answer, note_fault, note_operation
 from emsworker.store.inspect.snapshot import ClaimSnapshot, GroupRow, Snapshot
 
 PLAIN, KEYED, SERIAL, CASH = 1, 2, 3, 4
@@ -164,6 +176,17 @@ def client_left(world: World) -> None:
     world.snapshot.clients[TWOS] = 60.0
 
 
+def cancelled_and_told(world: World) -> None:
+    """All is well: cancelled before any client of one group had it, and its caller was told at once."""
+    world.operation(Deed.CANCEL, 12.8, uids=frozenset({"u3"}))
+    world.without_run(3, PLAIN)
+    world.row(3, "u3", "cancelled")
+    world.history.answers.append(ToldState("u3", "t", 13.0, "cancelled"))
+    for group in (KEYED, SERIAL, CASH):
+        world.without_run(3, group)
+    del world.effects["u3"]
+
+
 def run_though_cancelled(world: World) -> None:
     world.row(3, "u3", "cancelled")
     world.operation(Deed.CANCEL, 2, uids=frozenset({"u3"}))
@@ -175,6 +198,49 @@ def cancelled_by_nobody(world: World) -> None:
     world.without_run(3, PLAIN)
     world.row(3, "u3", "cancelled")
     world.operation(Deed.CANCEL, 20, uids=frozenset({"u4"}))
+
+
+def begun_after_an_answer(world: World) -> None:
+    """Told after the cancel, and run a little later, by a process that nobody has stopped."""
+    cancelled_and_told(world)
+    world.history.runs.append(run(3, PLAIN, 13.01))
+    world.history.faults.append(Fault("server", 12.0, 14.0))
+
+
+def begun_long_after_a_pause(world: World) -> None:
+    cancelled_and_told(world)
+    world.history.runs.append(run(3, PLAIN, 20))
+    world.history.faults.append(Fault("pause", 12.0, 18.0, ONE))
+
+
+def run_on_after_an_answer(world: World) -> None:
+    cancelled_and_told(world)
+    world.history.runs.append(run(3, PLAIN, 12.9, ended=14.0))
+
+
+def done_after_an_answer(world: World) -> None:
+    cancelled_and_told(world)
+    world.history.answers.append(ToldState("u3", "t", 20.0, "done"))
+
+
+def cancelled_and_pending(world: World) -> None:
+    cancelled_and_told(world)
+    world.history.answers = [ToldState("u3", "t", 13.0, "pending")]
+
+
+def cancelled_and_in_retry(world: World) -> None:
+    cancelled_and_told(world)
+    world.snapshot.retries.add((PLAIN, 0, 3))
+
+
+def left_in_a_lane(world: World) -> None:
+    world.without_run(3, PLAIN)
+    world.snapshot.retries.add((PLAIN, 0, 3))
+
+
+def left_in_the_outbox(world: World) -> None:
+    world.history.sent["t", "u9"] = Sent("u9", "t", None, 9, 9.1)
+    world.snapshot.pending.add((1, "u9"))
 
 
 def lost_after_a_reset(world: World) -> None:
@@ -258,6 +324,14 @@ PLANTED: list[tuple[Callable[[World], None], Kind]] = [
     (client_left, Kind.CLIENT_LEFT),
     (run_though_cancelled, Kind.CANCELLED),
     (cancelled_by_nobody, Kind.LOST),
+    (begun_after_an_answer, Kind.CANCELLED),
+    (begun_long_after_a_pause, Kind.CANCELLED),
+    (run_on_after_an_answer, Kind.CANCELLED),
+    (done_after_an_answer, Kind.CANCELLED),
+    (cancelled_and_pending, Kind.STUCK),
+    (cancelled_and_in_retry, Kind.STUCK),
+    (left_in_a_lane, Kind.STUCK),
+    (left_in_the_outbox, Kind.STUCK),
     (lost_after_a_reset, Kind.LOST),
     (lost_effect_after_a_reset, Kind.LOST),
     (lost_after_a_replay, Kind.LOST),
@@ -363,6 +437,24 @@ def test_what_operators_did_explains_just_that() -> None:
     assert world.kinds(settled=True) == set()
 
 
+def test_what_was_answered_is_final_but_for_a_process_that_was_stopped() -> None:
+    world = World()
+    cancelled_and_told(world)
+    assert world.kinds(settled=True) == set()
+    world.history.runs.append(run(3, PLAIN, 18.1))
+    world.history.faults.append(Fault("pause", 12.0, 18.0, ONE))
+    assert world.kinds(settled=True) == set()
+
+
+def test_a_run_that_had_ended_while_it_was_cancelled_keeps_its_result() -> None:
+    world = World()
+    cancelled_and_told(world)
+    world.history.answers.append(ToldState("u3", "t", 20.0, "done"))
+    assert world.kinds(settled=True) == {Kind.CANCELLED}
+    world.history.runs.append(run(3, PLAIN, 12.85, ended=12.95))
+    assert world.kinds(settled=True) == set()
+
+
 def test_a_dead_letter_that_was_requeued_is_alive() -> None:
     world = World()
     world.without_run(3, KEYED)
@@ -442,6 +534,8 @@ def test_a_history_is_read_back_even_if_its_last_line_was_cut_off(tmp_path: Path
     note_fault(log, Fault("kill", 1.0, 2.0, 7))
     operation = Operation(Deed.RESET, "t", 1.0, 2.0, "g", {0: (1, 2), 3: (4, 5)}, frozenset({"u1"}))
     note_operation(log, operation)
+    answer = ToldState("u1", "t", 2.5, "cancelled")
+    note_answer(log, answer)
     (path,) = tmp_path.glob("*.jsonl")
     with path.open("a") as file:
         file.write('{"event":"end","at"')
@@ -450,9 +544,10 @@ def test_a_history_is_read_back_even_if_its_last_line_was_cut_off(tmp_path: Path
     assert [(one.pid, one.outcome) for one in history.runs] == [(7, "done"), (7, None)]
     assert history.faults == [Fault("kill", 1.0, 2.0, 7)]
     assert history.operations == [operation]
+    assert history.answers == [answer]
     with path.open("a") as file:
         file.write("\n")
-    with pytest.raises(ValueError, match=r":8 is no line of a history"):
+    with pytest.raises(ValueError, match=r":9 is no line of a history"):
         read_history(tmp_path)
     with pytest.raises(FileNotFoundError, match="the one that Recorder was given"):
         read_history(tmp_path / "none")

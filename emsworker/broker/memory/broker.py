@@ -230,8 +230,11 @@ class MemoryBroker:
         Raises:
             UnknownMessage: it is not there.
         """
-        kept = self.log.find(parse_uid(message_id), topic)
+        uid = parse_uid(message_id)
+        kept = self.log.find(uid, topic)
         if kept is None:
+            if (result := self.kept_results.find([uid]).get(uid)) is not None and result.cancelled:
+                return True  # it was delayed
             raise unknown_message([topic] if topic else [], message_id)
         if kept.cancelled:
             return True

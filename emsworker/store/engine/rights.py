@@ -121,9 +121,9 @@ ems_dead               -          s         SI      SI    s       S       SD
 ems_dead_notice        -          -         SD      SID   -       -       -
 ems_skip               -          -         -       I     S       S       SI
 ems_skip_policy        -          -         S       S     S       S       SIUD
-ems_cancel             -          -         S       SD    -       -       I
+ems_cancel             -          S         S       SD    -       S       SI
 ems_restored           -          -         -       SD    -       -       SI
-ems_result             -          S         SIUD    SIUD  -       S       i
+ems_result             -          S         SIUD    SIUD  -       S       si
 ems_progress           -          S         SIUD    SD    S       S       S
 ems_schedule           -          -         SIU     Su    s       S       SIUD
 ems_once               -          -         SIUD    SD    -       -       -
@@ -204,6 +204,7 @@ CORE = combine(
                 "viewer": "group_id, partition, offset, uid, key, tag, born_at, producer_id, dead_at, attempts, task, "
                 "error_type",
             },
+            "SELECT ems_result": {"operator": "topic_id, uid, group_id, state"},
             "INSERT ems_result": {"operator": "topic_id, uid, group_id, state, ended_at, expires_at"},
             "SELECT ems_task_figure": {
                 "viewer": "slot_at, group_id, task, runs, failed, retried, dead, cpu_us, cpu_runs, error_at",

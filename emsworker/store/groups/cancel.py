@@ -5,7 +5,8 @@ A delayed message is deleted. In the stream its row stays and becomes ``cancelle
 
 A client that has read the message finds its place in ``ems_cancel`` when it polls. That it has read it is known by its
 claim, which is looked for after the row's change is committed: a claim that is committed later reads the changed row,
-since bodies are read after the commit of the claim. So a message that is in no client's hands then is never run.
+since bodies are read after the commit of the claim. So a message that is in no client's hands then is never run. That
+those who have it were asked is written down, too: from then on no result waits for claims that come later.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from emsworker.store.stream.dedup import is_unfinished
 _SQL = Statements(__name__)
 _CHUNK = 1000
 _KEPT_S = 86_400  # for which whoever waits for the result can be told
+_CANCELLED, _ASKED = 0, (1 << 32) - 1  # in place of the group of a result
 
 Progress = Callable[[int], None]
 
@@ -53,18 +55,18 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> StateAtCancel | None:
     """Cancel a message of a topic; return ``None`` if it does not exist.
 
     A message that every group has finished stays as it is. One that a client has is ``RUNNING``: it may run until that
-    client has ended it. Again is no error: after a crash in between it asks the client that has the message.
+    client has ended it. Again is no error, for a day: after a crash in between it asks the client that has the message.
     """
     place: dict[str, Any] = {"topic_id": topic_id}
 
     def work(session: Session) -> StateAtCancel | None:
-        args: dict[str, Any] = {"topic_id": topic_id, "uid": uid, "kept_s": _KEPT_S}
+        args: dict[str, Any] = {"topic_id": topic_id, "uid": uid, "group_id": _CANCELLED, "kept_s": _KEPT_S}
         if session.execute(_SQL.delete_outbox, args).affected:
             session.execute(_SQL.insert_result, args)
             return StateAtCancel.DELAYED
         rows = session.rows(_SQL.lock_message, args)
-        if not rows:
-            return None
+        if not rows:  # one that was delayed left no row; who hears nothing of the commit asks again
+            return StateAtCancel.BEFORE if session.rows(_SQL.find_cancelled, args) else None
         partition, offset, kind, key = rows[0]
         place.update(partition=partition, offset=offset)
         if kind == "cancelled":
@@ -77,18 +79,21 @@ def cancel(session: Session, topic_id: int, uid: bytes) -> StateAtCancel | None:
         return StateAtCancel.WAITING
 
     was = session.transaction(work)
-    if was in (StateAtCancel.WAITING, StateAtCancel.BEFORE) and _ask_holders(session, place):
-        return StateAtCancel.RUNNING
-    return was
+    if was not in (StateAtCancel.WAITING, StateAtCancel.BEFORE) or "partition" not in place:
+        return was
+    place["uid"] = uid
+    return StateAtCancel.RUNNING if session.transaction(lambda session: _ask_holders(session, place)) else was
 
 
 def _ask_holders(session: Session, place: dict[str, Any]) -> bool:
     """Ask the clients that have a cancelled message to end it; return false if there is none."""
+    place = place | {"group_id": _ASKED, "kept_s": _KEPT_S}
     groups = session.rows(_SQL.list_holders, place)
+    packet = session.packet()
     if groups:
-        packet = session.packet()
         packet.insert_many(_SQL.insert_cancel, _SQL.cancel_row, (place | {"group_id": id_} for (id_,) in groups))
-        packet.send()
+    packet.add(_SQL.insert_result, place)
+    packet.send()
     return bool(groups)
 
 

@@ -14,15 +14,20 @@ WHERE topic_id = %(topic_id)s AND `partition` = %(partition)s AND `offset` = %(o
 -- name: insert_result
 -- What whoever waits for the result is told. A group of its own: no role that cancels may change others' results.
 INSERT IGNORE INTO ems_result (topic_id, uid, group_id, state, ended_at, expires_at)
-VALUES (%(topic_id)s, %(uid)s, 0, 'cancelled', NOW(6), NOW(6) + INTERVAL %(kept_s)s SECOND)
+VALUES (%(topic_id)s, %(uid)s, %(group_id)s, 'cancelled', NOW(6), NOW(6) + INTERVAL %(kept_s)s SECOND)
+
+-- name: find_cancelled
+SELECT 1 FROM ems_result WHERE topic_id = %(topic_id)s AND uid = %(uid)s AND group_id = 0 AND state = 'cancelled'
 
 -- name: list_holders
--- The groups in which a client has the message now, and may run it.
+-- The groups in which a client has the message now, and may run it: later claims, once clients were asked, have not read it.
 SELECT DISTINCT g.id FROM ems_group g
 LEFT JOIN ems_claim c FORCE INDEX (live) ON c.state = 'start' AND c.group_id = g.id AND c.`partition` = %(partition)s AND c.source = 'stream'
   AND c.lo <= %(offset)s AND c.hi >= %(offset)s AND c.acked_to < %(offset)s
 LEFT JOIN ems_retry r ON r.group_id = g.id AND r.`partition` = %(partition)s AND r.`offset` = %(offset)s AND r.claim_id IS NOT NULL
-WHERE g.topic_id = %(topic_id)s AND (c.lo IS NOT NULL OR r.`offset` IS NOT NULL) ORDER BY g.id
+WHERE g.topic_id = %(topic_id)s AND (c.lo IS NOT NULL OR r.`offset` IS NOT NULL)
+AND (NOT EXISTS (SELECT 1 FROM ems_result a WHERE a.topic_id = %(topic_id)s AND a.uid = %(uid)s AND a.group_id = %(group_id)s)
+  OR EXISTS (SELECT 1 FROM ems_cancel x WHERE x.group_id = g.id AND x.`partition` = %(partition)s AND x.`offset` = %(offset)s)) ORDER BY g.id
 
 -- name: insert_cancel
 INSERT IGNORE INTO ems_cancel (group_id, `partition`, `offset`) VALUES

@@ -113,6 +113,12 @@ def kill_connections(arena: Arena, for_s: float = 5.0, spare: int = 0) -> None:
     arena.goes_on()
 
 
+def cut_connections(arena: Arena, for_s: float) -> None:
+    """KILL some connections, if there are any."""
+    with arena.fault("server"), connect(arena.server.admin_url, autocommit=True) as admin, admin.cursor() as cursor:
+        _kill_connections(arena, cursor, for_s)
+
+
 def _kill_connections(arena: Arena, cursor: Any, for_s: float, spare: int = 0) -> tuple[int, int]:
     """KILL our connections, above all those that commit just now; the looker's is left alone."""
     mine = arena.looker.rows("SELECT CONNECTION_ID()")[0][0]

@@ -63,7 +63,7 @@ def kill_a_supervisor(arena: Arena) -> None:
         until(lambda child=child: not Path(f"/proc/{child}").exists(), 30, "the orphan ends by itself")  # type: ignore[misc]
 
 
-def _leader(arena: Arena) -> Program:
+def leader_of(arena: Arena) -> Program:
     """The worker whose beat leads."""
 
     def leader() -> Program | None:
@@ -76,15 +76,15 @@ def _leader(arena: Arena) -> Program:
 
 
 def kill_the_beat(arena: Arena) -> None:
-    _lose_machine(arena, _leader(arena))
+    _lose_machine(arena, leader_of(arena))
 
 
 def pause_the_beat(arena: Arena) -> str:
     """A supervisor, and the beat's leader: another leads, its children go on working, and it learns of it when it wakes."""
-    victim, began = _leader(arena), time.monotonic()
+    victim, began = leader_of(arena), time.monotonic()
     victim.send(signal.SIGSTOP)
     try:
-        until(lambda: _leader(arena) is not victim, WORKER_S, "another leads")
+        until(lambda: leader_of(arena) is not victim, WORKER_S, "another leads")
         took_s = time.monotonic() - began
         children = children_of(victim.pid)
         until(lambda: time.monotonic() > began + BEYOND_LEASE_S, 30, "the time of a lease is over")
@@ -92,7 +92,7 @@ def pause_the_beat(arena: Arena) -> str:
     finally:
         victim.send(signal.SIGCONT)
     arena.goes_on()
-    assert _leader(arena) is not victim, "the other leads on"
+    assert leader_of(arena) is not victim, "the other leads on"
     assert took_s <= WORKER_S, took_s
     return f"{took_s:.1f} s until another led (<= {WORKER_S:g} s)"
 

@@ -384,7 +384,8 @@ CREATE TABLE IF NOT EXISTS ems_cancel (
   PRIMARY KEY (group_id, `partition`, `offset`)
 ) ENGINE=InnoDB;
 
--- Results of tasks, if they were requested. Group 0: the message was cancelled, whatever its task says of results.
+-- Results of tasks, if they were requested. Group 0: the message was cancelled, whatever its task says of results;
+-- group 4294967295: the clients that had it then are in ems_cancel, as long as they have it.
 
 CREATE TABLE IF NOT EXISTS ems_result (
   topic_id INT UNSIGNED NOT NULL,
