@@ -48,7 +48,7 @@ class Site:
         log = self.folder / f"{what}-{len(self.programs)}.log"
         environ = {FIXED: "1"} if fixed else {}
         program = Program(
-            what, self.looker, log, {"url": self.url}, app="verification.upgrade.app", threads=4, beat=False,
+            what, self.looker, log, {"url": self.url}, app="verification.upgrade.app", threads=12, beat=False,
             root=root, environ=environ, **options,
         )  # fmt: skip
         self.programs.append(program)

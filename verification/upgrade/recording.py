@@ -106,17 +106,24 @@ def _run_celery(site: Site) -> None:
 def _leave_undone(site: Site) -> None:
     """Claims of a worker that is killed, lanes, blocked messages, and messages that nobody has taken."""
     worker = site.program("worker").wait_ready()
-    for n in range(200, 208):
-        pay.delay(n, seconds=100)
-    for n in range(40):
-        share.using(headers={"tenant": "ab"[n % 2]}).delay(n, "ab"[n % 2], seconds=100)
+    rows = site.looker.rows
+
+    def claims_of(groups: int) -> None:
+        """Wait, so that no group takes all threads before another has claimed something."""
+        until(lambda: len(rows("SELECT DISTINCT group_id FROM ems_claim WHERE state = 'start'")) >= groups, 20, "claims")
+
     for n in range(9):
         ship.using(key=f"k{n % 3}").delay(n, seconds=100)
+    claims_of(1)
+    for n in range(200, 208):
+        pay.delay(n, seconds=100)
+    claims_of(2)
+    for n in range(40):
+        share.using(headers={"tenant": "ab"[n % 2]}).delay(n, "ab"[n % 2], seconds=100)
+    claims_of(3)
     site.expect("pay", *range(200, 208), *range(300, 305), *range(400, 450))
     site.expect("share", *range(40))
     site.expect("ship", *range(9))
-    rows = site.looker.rows
-    until(lambda: len(rows("SELECT DISTINCT group_id FROM ems_claim WHERE state = 'start'")) >= 3, 20, "claims")
     worker.kill_all()
     for n in range(300, 305):
         pay.using(countdown=8).delay(n)
