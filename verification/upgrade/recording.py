@@ -110,7 +110,9 @@ def _leave_undone(site: Site) -> None:
 
     def claims_of(groups: int) -> None:
         """Wait, so that no group takes all threads before another has claimed something."""
-        until(lambda: len(rows("SELECT DISTINCT group_id FROM ems_claim WHERE state = 'start'")) >= groups, 20, "claims")
+        until(
+            lambda: len(rows("SELECT DISTINCT group_id FROM ems_claim WHERE state = 'start'")) >= groups, 20, "claims"
+        )
 
     for n in range(9):
         ship.using(key=f"k{n % 3}").delay(n, seconds=100)
