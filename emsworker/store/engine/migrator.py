@@ -130,7 +130,7 @@ class _Run:
             seen += batch.rows
             if ticks() - told_at > _TELL_S:
                 told_at = ticks()
-                self._tell(f"{seen:,} rows, {(seen - first) / (ticks() - began):,.0f} a second")
+                self._tell(f"rows so far: {seen:,}, {(seen - first) / (ticks() - began):,.0f} a second")
 
     def _fill_range(self, batch: Batch, session: Session) -> None:
         session.execute(batch.sql)

@@ -20,8 +20,8 @@ from importlib.resources.abc import Traversable
 from emsworker.store.engine.sql import Sql, read_script
 
 _OLDEST = re.compile(r"^-- oldest program: (\d+)$", re.MULTILINE)
-_CREATE = re.compile(r"CREATE TABLE IF NOT EXISTS `?(\w+)")
-_ALTER = re.compile(r"ALTER TABLE `?(\w+)`?\s+(.*)", re.DOTALL)
+_CREATE = re.compile(r"CREATE\sTABLE IF NOT EXISTS `?(\w+)")
+_ALTER = re.compile(r"ALTER\sTABLE `?(\w+)`?\s+(.*)", re.DOTALL)
 _CHANGE = re.compile(r"(ADD|DROP) (COLUMN|(?:UNIQUE )?(?:KEY|INDEX)) `?(\w+)")
 _WAY = re.compile(r",\s*%\((instantly|in_place)\)s$")
 _RANGE = re.compile(r"%\((range_of_(\w+))\)s")
