@@ -58,7 +58,6 @@ class Ems:
     Attributes:
         registry: what the app has declared.
         publisher: the way of its messages to the broker.
-        streams: the broker, in memory only within :meth:`test`: it knows the servers, and the topics on each.
 
     Raises:
         ConfigError: naming every wrong setting.
@@ -73,7 +72,7 @@ class Ems:
         self.publisher = Publisher(self.settings, lambda: self.broker)
         self.middleware: tuple[Middleware, ...] = ()
         self.add_middleware(*middleware)
-        self.streams: Broker = open_broker(self.settings, self.registry.topic_settings)
+        self._streams: Broker = open_broker(self.settings, self.registry.topic_settings)
         self._becomes_eager = self.settings.eager
 
     def add_middleware(self, *middleware: Middleware) -> None:
@@ -94,7 +93,7 @@ class Ems:
         """
         self.settings = self.registry.settings = self.publisher.settings = replace(self.settings, **changes)
         self.close()
-        self.streams = open_broker(self.settings, self.registry.topic_settings)
+        self._streams = open_broker(self.settings, self.registry.topic_settings)
 
     def bind_to_server(self, server: str) -> None:
         """Consume from one of several servers: :attr:`stream` and :meth:`transaction` are there from now on.
@@ -511,6 +510,15 @@ class Ems:
     # -- where messages are kept ---------------------------------------------------------------------------------------
 
     @property
+    def streams(self) -> Broker:
+        """The broker, in memory only within :meth:`test`: it knows the servers, and the topics on each."""
+        return self._streams
+
+    @streams.setter
+    def streams(self, broker: Broker) -> None:
+        self._streams = broker
+
+    @property
     def broker(self) -> Broker:
         """The stream in MySQL; within :meth:`test`, and with the setting ``eager``, one in memory."""
         if self._becomes_eager:
@@ -539,7 +547,7 @@ class Ems:
         Sends of coroutines that have begun are waited for, those that wait for their turn are cancelled.
         """
         self.publisher.cancel_waiting()
-        self.streams.close()
+        self._streams.close()
         self.publisher.cancel_waiting()  # what came meanwhile, whose thread was dropped
 
     async def aclose(self) -> None:

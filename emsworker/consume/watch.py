@@ -6,7 +6,9 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from emsworker.core.errors import INTERRUPTIONS, RunCancelled, RunEnded, SoftTimeLimitExceeded
@@ -52,6 +54,7 @@ class Watch:
         self.soft_limit_sent = False
         self.is_cancelled = False  # the handler gets RunCancelled, or has got it
         self.interruptible = False  # handler code runs, not code of EMS
+        self._sending = False  # somebody may send an exception just now
         self.is_recorded = False  # the end of what runs was committed with its handler's transaction
         self.bracket: RunBracket | None = None  # of what runs, if middleware has brackets
 
@@ -124,7 +127,7 @@ class Watch:
 
         It arrives at the thread's next bytecode: a handler that waits in C code gets it when it returns from there.
         """
-        with self.lock:
+        with self.lock, self._may_send():
             limit = self.options.soft_time_limit_s
             if (
                 not self.interruptible
@@ -138,12 +141,21 @@ class Watch:
 
     def cancel(self, since: float) -> None:
         """Raise RunCancelled, once, in the handler of the run that began at ``since``; see :meth:`send_soft_limit`."""
-        with self.lock:
+        with self.lock, self._may_send():
             if self.was_interrupted or not self.runs(since) or self.options.batch or self.options.on_cancel == "flag":
                 return
             self.is_cancelled = True
             if self.interruptible:
                 self._send(RunCancelled)
+
+    @contextmanager
+    def _may_send(self) -> Iterator[None]:
+        """Let the thread wait at the end of its handler for what is sent in this block; the caller holds the lock."""
+        self._sending = True
+        try:
+            yield
+        finally:
+            self._sending = False
 
     def _send(self, error: type[BaseException]) -> None:
         """Raise an error in the thread; the caller holds the lock."""
@@ -173,11 +185,13 @@ class Watch:
                 _end_forked()
 
     def _end_interruptible(self) -> None:
+        """Wait without the lock: on Python 3.14 an exception that arrives as one is taken leaves it taken for ever."""
         try:
-            with self.lock:
-                self.interruptible = False
-                if self.was_interrupted:
-                    _let_arrive()
+            self.interruptible = False  # who sends later sees this, and who has not seen it says so
+            while self._sending:
+                time.sleep(0)
+            if self.was_interrupted:
+                _let_arrive()
         except INTERRUPTIONS:  # it arrived right here, and there is only one
             self.interruptible = False
             raise

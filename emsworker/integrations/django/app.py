@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connections
 
-from emsworker.extending.apps import Broker, Ems, Middleware, MysqlBroker
+from emsworker.extending.apps import Broker, Ems, Middleware
 from emsworker.extending.errors import INTERRUPTIONS
 from emsworker.extending.processes import forks, name_address
 from emsworker.extending.values import Message, Outcome
@@ -57,7 +57,7 @@ class ProjectEms(Ems):
     @property
     def in_memory(self) -> bool:
         """True within :meth:`test`."""
-        return self._broker.in_memory
+        return self._streams.in_memory
 
     def reconfigure(self, **changes: Any) -> None:
         """Change settings; with a ``url`` the app no longer follows ``DATABASES``."""
@@ -66,20 +66,14 @@ class ProjectEms(Ems):
         super().reconfigure(**changes)
 
     @property
-    def broker(self) -> Broker:
-        """The stream in MySQL, where ``DATABASES`` says."""
+    def streams(self) -> Broker:
+        """The broker, where ``DATABASES`` says."""
         self.follow()
-        return super().broker
+        return self._streams
 
-    @broker.setter
-    def broker(self, broker: Broker) -> None:
-        self._broker = broker
-
-    @property
-    def stream(self) -> MysqlBroker:
-        """The stream in MySQL, where ``DATABASES`` says."""
-        self.follow()
-        return super().stream
+    @streams.setter
+    def streams(self, broker: Broker) -> None:
+        self._streams = broker
 
 
 class DatabaseConnections(Middleware):
