@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from emsworker.core.errors import Conflict, SchemaMissing
+from emsworker.core.extension import extensions
 from emsworker.local import LocalDatabase
 from emsworker.store.engine import alteration, schema, tables
 from emsworker.store.engine.backfill import batches, read_place, write_place
@@ -214,7 +215,7 @@ def test_statements_that_could_lock_a_table_are_refused(
 
 
 def test_every_released_migration_consists_of_such_steps() -> None:
-    for package in ("emsworker.store.engine", "emsworker.flows", "emsworker.integrations.celery"):
+    for package in (tables.CORE, *(one.package for one in extensions().values())):
         for version, file in tables.migrations(package).items():
             assert steps_of(file) and 1 <= oldest_program(file) <= version
     assert oldest_program(NEXT) == 1

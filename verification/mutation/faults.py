@@ -427,7 +427,7 @@ FAULTS: dict[str, Fault] = {
     "copies yield to each other": Fault(
         "a message whose two copies are forwarded at once is gone",
         _FORWARDS,
-        _function("store.stream.forwards", "later", lambda real: lambda former, server: former),
+        _function("beat.forwarder", "later_servers", lambda real: lambda former, server: former),
     ),
     "acceptance not forgotten": Fault(
         "a message that comes back to a server is taken for one that was accepted before",
