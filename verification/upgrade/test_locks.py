@@ -37,7 +37,7 @@ def test_no_sender_waits_for_longer_than_a_fifth_of_a_second(server: LocalDataba
         app = Ems("filling", url=url)
         for first in range(0, _ROWS, _CHUNK):
             app.send_many("bulk", list(range(first, min(first + _CHUNK, _ROWS))))
-        with contextlib.closing(Upgrade(url, tmp_path, server)) as upgrade:
+        with contextlib.closing(Upgrade(url, tmp_path)) as upgrade:
             upgrade.prepare()
             senders = [upgrade.start("verification.upgrade.sender", str(first)) for first in (0, 1_000_000)]
             for sender in senders:
