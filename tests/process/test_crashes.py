@@ -56,20 +56,19 @@ def test_the_work_of_a_whole_killed_worker_is_run_elsewhere_within_its_lease(str
 
 
 def test_a_hung_handler_is_moved_to_retry_and_its_process_replaced(stream: Stream) -> None:
-    worker = stream.worker(topics=["acts"], groups=["a"], threads=2, settings={"timeout_s": 0.8})
+    # The beat takes a claim past its time only if its owner has renewed its lease since: seconds for the process to be first.
+    settings = {"timeout_s": 0.8, "renew_s": 5, "lease_s": 15}
+    worker = stream.worker(topics=["acts"], groups=["a"], threads=2, settings=settings)
     stream.send("acts", [{"n": n, "do": "hang" if n == 0 else None, "until": 1} for n in range(6)])
     stream.wait_ended(range(6), 15)
     stream.wait_settled()
     outcomes = stream.rows("SELECT attempt, outcome, ran_ms FROM ems_attempt ORDER BY attempt")
     assert [row[:2] for row in outcomes] == [(1, "timeout"), (2, "done")]
-    ran_ms = outcomes[0][2]
-    if ran_ms is not None:  # else the beat was first, on a machine so busy that the process did not look for long
-        assert 800 <= ran_ms < 3000
-        error = stream.one("SELECT error FROM ems_attempt WHERE outcome = 'timeout'")
-        assert error.startswith("Traceback (most recent call last):\n") and "emsworker/consume" not in error, error
-        where = '"hang": lambda body: threading.Event().wait()'
-        assert where in error and "TimeLimitExceeded: ran for " in error, error
-        assert where in worker.text(), "and the log says it"
+    assert 800 <= outcomes[0][2] < 3000
+    error = stream.one("SELECT error FROM ems_attempt WHERE outcome = 'timeout'")
+    assert error.startswith("Traceback (most recent call last):\n") and "emsworker/consume" not in error, error
+    where = '"hang": lambda body: threading.Event().wait()'
+    assert where in error and "TimeLimitExceeded: ran for " in error and where in worker.text(), "and the log says it"
     assert stream.record.numbers("start") == [0, 0, 1, 2, 3, 4, 5]
     assert worker.stop() == 0
 
