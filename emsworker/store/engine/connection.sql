@@ -6,6 +6,7 @@
 -- variables of the server, and fails for one that is neither set here nor below nor known to be harmless.
 --
 -- Texts name their character set: that of a handler's connection, such as ucs2, would make them unreadable.
+-- MariaDB makes a table of a list with 1,000 values or more, and reads all rows of the other one to join them: not here.
 -- max_join_size stands before sql_big_selects, which it changes.
 SET SESSION time_zone = _latin1'+00:00',
   SESSION sql_mode = _latin1'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',
@@ -16,6 +17,7 @@ SET SESSION time_zone = _latin1'+00:00',
   SESSION group_concat_max_len = 1048576, SESSION max_sort_length = DEFAULT,
   SESSION div_precision_increment = DEFAULT, SESSION default_week_format = DEFAULT, SESSION lc_time_names = DEFAULT,
   SESSION lc_messages = DEFAULT
+  /*M!100318 , SESSION in_predicate_conversion_threshold = 0 */
   /*!80011 , SESSION default_collation_for_utf8mb4 = DEFAULT */
   , SESSION character_set_client = utf8mb4, SESSION character_set_results = utf8mb4,
   SESSION character_set_connection = utf8mb4
